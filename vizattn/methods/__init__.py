@@ -1,0 +1,38 @@
+"""Methods: from a record and a query to a relevance per token. One paper, one file."""
+
+from __future__ import annotations
+
+from vizattn.errors import UnknownName
+from vizattn.methods.base import Method, percent, pick_query, reading
+from vizattn.methods.raw import RawAttention
+from vizattn.methods.rollout import Rollout
+from vizattn.methods.settings import Setting, parse_settings, settings
+
+# Name -> recipe, in the order in which they are offered.
+METHODS: dict[str, type[Method]] = {method.name: method for method in (RawAttention, Rollout)}
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of this name.
+
+    Raises:
+        UnknownName: There is none; the nearest name is offered.
+    """
+    if name not in METHODS:
+        raise UnknownName("method", name, METHODS)
+    return METHODS[name]
+
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "RawAttention",
+    "Rollout",
+    "Setting",
+    "find_method",
+    "parse_settings",
+    "percent",
+    "pick_query",
+    "reading",
+    "settings",
+]
