@@ -1,0 +1,122 @@
+"""The service, and what is written from it: files, figures and the canvas's data."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import dot_image
+from PIL import Image
+
+from vizattn.errors import ImageError, UnknownName
+from vizattn.explain import explain
+from vizattn.export import describe, save_explanation
+from vizattn.figures import plot_heads
+from vizattn.models import wrap_model
+from vizattn.overlay import overlay
+from vizattn.preprocess import Preprocess
+from vizattn.viewer import write_view
+
+
+@pytest.fixture
+def model(tiny_timm):
+    return wrap_model(tiny_timm, Preprocess(64, 64), name="tiny")
+
+
+@pytest.fixture
+def explanation(model):
+    picture = dot_image(128, 64, 60, 30)
+    return explain(picture, model=model, settings={"layer": 2, "head": 1}, name="a <b>.png")
+
+
+def test_the_service_gives_what_the_parts_give(explanation, model):
+    from vizattn.capture import capture
+    from vizattn.methods import RawAttention
+
+    record = capture(model, dot_image(128, 64, 60, 30))
+    heat = RawAttention(layer=1, head=0).heatmap(record)
+    torch.testing.assert_close(explanation.heatmap.values, heat.values)
+    assert explanation.heatmap.sentence == heat.sentence
+    assert explanation.name == "a <b>.png"
+
+
+def test_progress_is_told_from_start_to_end(model):
+    told = []
+    explain(dot_image(64, 64, 9, 9), model=model, progress=lambda *step: told.append(step))
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert all(words for _, words in told)
+
+
+def test_names_are_checked_before_anything_is_opened_or_loaded(tmp_path):
+    with pytest.raises(UnknownName, match="no method named 'x'"):
+        explain(tmp_path / "gone.jpg", model="timm/none", method="x")
+    with pytest.raises(ImageError, match="there is no file"):
+        explain(tmp_path / "gone.jpg", model="timm/none")
+
+
+def test_files_hold_the_true_numbers_and_how_they_were_made(explanation, tmp_path):
+    picture, numbers = save_explanation(explanation, tmp_path / "new" / "folder")
+    assert picture.name == "a-b-_raw_layer2_head1.png"
+    with Image.open(picture) as drawn:
+        assert drawn.size == (128, 64)
+        expected = overlay(explanation.image, explanation.heatmap)
+        assert np.array_equal(np.asarray(drawn), expected)
+    with np.load(numbers, allow_pickle=False) as saved:
+        assert np.array_equal(saved["values"], explanation.heatmap.values.numpy())
+        manifest = json.loads(str(saved["manifest"]))
+        total = saved["values"].sum() + saved["prefix_mass"].sum()
+    assert total == pytest.approx(1, abs=1e-5)
+    assert manifest["frame"] == [32, 0, 64, 64]
+    assert manifest["grid"] == {"rows": 4, "cols": 4, "prefix": ["class"]}
+    assert manifest["settings"] == {"layer": 1, "head": 0, "fusion": "mean"}
+    assert set(manifest["versions"]) == {"vizattn", "torch", "timm"}
+
+
+def test_the_description_is_plain_json(explanation):
+    assert json.loads(json.dumps(describe(explanation))) == describe(explanation)
+
+
+def test_a_view_holds_every_map_to_three_digits(explanation, tmp_path):
+    view = write_view(explanation, tmp_path)
+    assert json.loads(json.dumps(view)) == view
+    shape = (view["layers"], view["heads"], view["grid"]["rows"], view["grid"]["cols"])
+    assert shape == (3, 2, 4, 4)
+    unit = np.fromfile(view["files"]["maps"], dtype="<f2").astype(np.float64).reshape(shape)
+    maps = unit * np.array(view["top"])[..., None, None]
+    record = explanation.record
+    for layer in range(3):
+        row = record[layer].rows(0)[:, 0]
+        np.testing.assert_allclose(maps[layer].reshape(2, 16), row[:, 1:], rtol=1e-3, atol=1e-7)
+        masses = [head[0] for head in view["prefix_mass"][layer]]
+        np.testing.assert_allclose(masses, row[:, 0], rtol=1e-5)
+    assert view["frame"] == {"left": 32.0, "top": 0.0, "width": 64.0, "height": 64.0}
+    assert view["input"] == {"width": 64, "height": 64, "patch": 16}
+    assert view["picture"] == {"name": "a <b>.png", "width": 128, "height": 64}
+    assert view["query"] == {"kind": "class"}
+
+
+def test_two_views_never_share_an_id(explanation, tmp_path):
+    first, second = (write_view(explanation, tmp_path / str(i)) for i in range(2))
+    assert first["id"] != second["id"]
+
+
+def test_a_large_picture_travels_small_and_says_its_true_size(model, tmp_path):
+    look = explain(Image.new("RGB", (4000, 1000)), model=model)
+    view = write_view(look, tmp_path)
+    assert (view["picture"]["width"], view["picture"]["height"]) == (4000, 1000)
+    with Image.open(view["files"]["picture"]) as sent:
+        assert sent.size == (1600, 400)
+
+
+def test_a_figure_shows_every_head_on_one_scale_with_a_colour_bar(explanation):
+    figure = plot_heads(explanation.record[-1], explanation.image)
+    titles = [axis.get_title() for axis in figure.axes]
+    assert [title for title in titles if title] == ["head 1", "head 2"]
+    labels = [axis.get_ylabel() for axis in figure.axes]
+    assert any("attention per patch" in label for label in labels)
+    heads = explanation.record[-1].rows(0)[:, 0, 1:]
+    expected = float(np.quantile(heads.double().numpy(), 0.995)) * 100
+    bar = next(axis for axis in figure.axes if axis.get_ylabel())
+    assert bar.get_ylim()[1] == pytest.approx(expected)

@@ -1,0 +1,122 @@
+"""The one service that the page and the command line call.
+
+A picture and some names go in, an explanation comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from torch import Tensor
+
+from vizattn.capture import capture
+from vizattn.heatmap import Heatmap
+from vizattn.images import ImageSource, open_image
+from vizattn.methods import Method, find_method, parse_settings, pick_query
+from vizattn.models import VisionModel, load_model
+from vizattn.record import AttentionRecord
+
+# Loaded models are kept: a few, because each holds its weights in memory.
+KEPT_MODELS = 3
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything a page, a file or a person needs of one look at one picture.
+
+    Attributes:
+        image: The original picture, upright, RGB.
+        name: The picture's file name, for people.
+        record: The captured attention.
+        method: The method with its settings.
+        model: The model that was looked into.
+        query: What was asked, one weight per token.
+        asked: The same in plain values: kind, and row and column of a patch.
+        heatmap: The map of the method's own settings.
+    """
+
+    image: Image.Image
+    name: str
+    record: AttentionRecord
+    method: Method
+    model: VisionModel
+    query: Tensor
+    asked: dict[str, Any]
+    heatmap: Heatmap
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of everything that had a hand in the numbers."""
+        return {name: _version(name) for name in ("vizattn", "torch", "timm")}
+
+
+def explain(
+    image: ImageSource,
+    *,
+    model: str | VisionModel = "vizattn/dinov2-small",
+    method: str | Method = "raw",
+    settings: Mapping[str, Any] | None = None,
+    at: tuple[float, float] | None = None,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Look at one picture with one model and one method.
+
+    Args:
+        image: Anything ``open_image`` takes.
+        model: A name for ``load_model``, or a model.
+        method: A name in ``METHODS``, or a method with its settings.
+        settings: Settings for a named method as people give them: text is read, and layers and
+            heads count from 1.
+        at: Ask from the patch under this pixel of the picture; else the model's own query.
+        name: How to name the picture; its file name when left out.
+        progress: Called with a share from 0 to 1 and what is being done.
+
+    Raises:
+        VizattnError: With a sentence for people; nothing is changed or lost.
+    """
+    name = name or (Path(image).name if isinstance(image, str | Path) else "picture")
+    recipe = _recipe(method, settings or {})  # cheap checks first
+    progress = progress or _silent
+    progress(0.0, "Opening the picture")
+    picture = open_image(image)
+    progress(0.05, "Loading the model")
+    vision = _loaded(model) if isinstance(model, str) else model
+    progress(0.3, "Looking at the picture")
+    record = capture(vision, picture)
+    progress(0.7, recipe.title)
+    query, _, asked = pick_query(record, at)
+    heat = recipe.heatmap(record, at=at)
+    progress(1.0, "Done")
+    return Explanation(picture, name, record, recipe, vision, query, asked, heat)
+
+
+def _silent(_share: float, _words: str) -> None:
+    """Nobody is watching."""
+
+
+def _recipe(method: str | Method, settings: Mapping[str, Any]) -> Method:
+    if isinstance(method, Method):
+        return method
+    found = find_method(method)
+    return found(**parse_settings(found, settings))
+
+
+@lru_cache(maxsize=KEPT_MODELS)
+def _loaded(name: str) -> VisionModel:
+    return load_model(name)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout without installing
+        return "unknown"
