@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch import Tensor
 
 from vizattn.capture import capture
 from vizattn.heatmap import Heatmap
 from vizattn.images import ImageSource, open_image
-from vizattn.methods import Method, find_method, parse_settings, pick_query
+from vizattn.methods import Method, Pixel, find_method, parse_settings
 from vizattn.models import VisionModel, load_model
 from vizattn.record import AttentionRecord
 
@@ -38,8 +37,7 @@ class Explanation:
         record: The captured attention.
         method: The method with its settings.
         model: The model that was looked into.
-        query: What was asked, one weight per token.
-        asked: The same in plain values: kind, and row and column of a patch.
+        at: The pixel that was asked from, ``None`` for the model's own query.
         heatmap: The map of the method's own settings.
     """
 
@@ -48,8 +46,7 @@ class Explanation:
     record: AttentionRecord
     method: Method
     model: VisionModel
-    query: Tensor
-    asked: dict[str, Any]
+    at: Pixel | None
     heatmap: Heatmap
 
     @property
@@ -64,7 +61,7 @@ def explain(
     model: str | VisionModel = "vizattn/dinov2-small",
     method: str | Method = "raw",
     settings: Mapping[str, Any] | None = None,
-    at: tuple[float, float] | None = None,
+    at: Pixel | None = None,
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Explanation:
@@ -93,10 +90,9 @@ def explain(
     progress(0.3, "Looking at the picture")
     record = capture(vision, picture)
     progress(0.7, recipe.title)
-    query, _, asked = pick_query(record, at)
     heat = recipe.heatmap(record, at=at)
     progress(1.0, "Done")
-    return Explanation(picture, name, record, recipe, vision, query, asked, heat)
+    return Explanation(picture, name, record, recipe, vision, at, heat)
 
 
 def _silent(_share: float, _words: str) -> None:

@@ -78,7 +78,7 @@ def file_stem(explanation: Explanation) -> str:
         for key, value in explanation.heatmap.made["settings"].items()
         if value is not None and value != _default(explanation, key)
     ]
-    asked = explanation.asked
+    asked = explanation.heatmap.made["query"]
     place = [f"r{asked['row'] + 1}c{asked['col'] + 1}"] if asked["kind"] == "patch" else []
     words = [Path(explanation.name).stem, explanation.method.name, *changed, *place]
     return re.sub(r"[^\w.-]+", "-", "_".join(words)).strip("-.") or "picture"

@@ -10,7 +10,9 @@ from PIL import Image
 
 from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
+from vizattn.methods.query import placed
 from vizattn.methods.raw import attended
+from vizattn.places import Tokens
 from vizattn.overlay import TOP_PERCENTILE, overlay
 
 if TYPE_CHECKING:
@@ -41,10 +43,10 @@ def plot_heads(
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    grid, frame = layer.place.grid, layer.place.frame
-    row_col = None if at is None else frame.patch_at(*at, grid.rows, grid.cols)
-    query = grid.query if row_col is None else grid.patch(*row_col)
-    heats = [Heatmap.from_relevance(head, grid, frame) for head in attended(layer, query)]
+    queries, keys = placed(layer, layer.queries), placed(layer, layer.keys)
+    query = queries.grid.query if at is None else _patch(queries, at)
+    heads = attended(layer, query)
+    heats = [Heatmap.from_relevance(head, keys.grid, keys.frame) for head in heads]
     top = float(
         torch.quantile(torch.stack([h.values for h in heats]).double(), TOP_PERCENTILE / 100)
     )
@@ -62,3 +64,7 @@ def plot_heads(
     label = f"attention per patch, % (top colour: {TOP_PERCENTILE:g}th percentile)"
     figure.colorbar(scale, ax=list(axes), label=label, extend="max", fraction=0.03, pad=0.02)
     return figure
+
+
+def _patch(tokens: Tokens, at: tuple[float, float]) -> torch.Tensor:
+    return tokens.grid.patch(*tokens.frame.patch_at(*at, tokens.grid.rows, tokens.grid.cols))

@@ -18,6 +18,9 @@ from vizattn.errors import GridError
 
 READOUTS = ("class", "mean")
 
+# Prefix tokens that a model reads out, where it has them.
+_READ = ("class", "distillation")
+
 
 @dataclass(frozen=True)
 class TokenGrid:
@@ -104,8 +107,24 @@ class TokenGrid:
 
     @property
     def query(self) -> Float[Tensor, " token"]:
-        """The query that the model itself asks when it reads its tokens out."""
-        return self.cls if self.readout == "class" else self.mean
+        """The query that the model itself asks when it reads its tokens out.
+
+        A distilled model reads its class and its distillation token, half and half.
+        """
+        if self.readout == "mean":
+            return self.mean
+        read = [index for index, role in enumerate(self.roles) if role in _READ]
+        query = torch.zeros(self.n_tokens)
+        query[read] = 1 / len(read)
+        return query
+
+    @property
+    def asks(self) -> str:
+        """The same in words."""
+        if self.readout == "mean":
+            return "the mean of the patches"
+        read = [role for role in self.roles if role in _READ]
+        return f"the {' and '.join(read)} token{'s' * (len(read) > 1)}"
 
     def patch_index(self, row: int, col: int) -> int:
         """Token index of the patch at ``row``, ``col``, both counted from 0 at the top left."""

@@ -3,6 +3,11 @@
 Two forms have one face. ``LayerAttention`` keeps q and k, so its memory grows with tokens and not
 with their square. ``DenseAttention`` keeps the weights, where a model multiplied its values with
 something that q and k cannot give back, or did not fuse its softmax.
+
+The first axis of what is kept holds windows and, within each, heads; a call that is not cut into
+windows has one. Tokens are asked for by their number in the grid of the queries, and answers come
+in the numbers of the grid of the keys: a window lies where it lies on the picture, and outside of
+it there is nothing.
 """
 
 from __future__ import annotations
@@ -14,21 +19,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vizattn import attention
 from vizattn.errors import OutOfRange
-from vizattn.frame import Frame
-from vizattn.grid import TokenGrid
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the tokens of a call lie: on which grid, and where that grid is on the picture."""
-
-    grid: TokenGrid
-    frame: Frame
+from vizattn.places import Tokens
 
 
 @dataclass(frozen=True)
@@ -37,49 +34,164 @@ class Attention:
 
     Attributes:
         name: The module that called it, as ``named_modules`` names it, such as ``blocks.11.attn``.
-        kind: What attends to what; ``self`` when every token attends to every token.
-        place: Where its tokens lie on the picture.
+        kind: What attends to what: ``self`` (every token to every token), ``window``, ``pooled``
+            (queries or keys on a coarser grid), ``class`` (the class token alone asks), ``pool``
+            (a learnt probe asks), ``cross``, ``channel``, ``local`` or ``unknown``.
+        queries: Where its queries lie on the picture, ``None`` when they have no place there.
+        keys: Where its keys lie, likewise.
+        reason: Why nothing can be laid over the picture; empty when it can.
+        is_exact: Whether the softmax itself multiplied the values (and not a mixture of heads or
+            a gated softmax).
     """
 
     name: str
     kind: str
-    place: Place
+    queries: Tokens | None
+    keys: Tokens | None
+    reason: str
+    is_exact: bool
 
     tensors: ClassVar[tuple[str, ...]]
 
     @property
-    @abstractmethod
-    def n_heads(self) -> int:
-        """Heads of this call."""
+    def is_drawable(self) -> bool:
+        """Whether its rows can be laid over the picture."""
+        return self.queries is not None and self.keys is not None
 
     @property
-    @abstractmethod
-    def n_tokens(self) -> int:
-        """Query tokens of this call."""
+    def n_windows(self) -> int:
+        """Windows that attend each by itself; 1 when all tokens attend to all."""
+        return 1 if self.queries is None or self.queries.index is None else len(self.queries.index)
 
-    @abstractmethod
-    def rows(self, queries: int | Sequence[int] | Tensor) -> Float[Tensor, "head picked key"]:
-        """What a few query tokens look at; each row sums to 1, or is 0 where all is masked."""
+    @property
+    def n_heads(self) -> int:
+        """Heads of this call."""
+        return self._shape[0] // self.n_windows
 
-    @abstractmethod
-    def columns(self, keys: int | Sequence[int] | Tensor) -> Float[Tensor, "head query picked"]:
-        """How much every query token looks at a few key tokens. Columns do not sum to 1."""
+    @property
+    def n_queries(self) -> int:
+        """Tokens that can be asked: those of the grid of the queries."""
+        return self._shape[1] if self.queries is None else self.queries.grid.n_tokens
 
-    @abstractmethod
-    def tiles(
-        self, length: int | None = None
-    ) -> Iterator[tuple[slice, Float[Tensor, "head tile key"]]]:
-        """All rows, a few query tokens at a time, with the slice of queries they belong to."""
-
-    @abstractmethod
-    def pull_back(self, relevance: Float[Tensor, "*many query"]) -> Float[Tensor, "*many key"]:
-        """``r A`` with the heads averaged: relevance after the layer, carried to before it."""
+    @property
+    def n_keys(self) -> int:
+        """Tokens that a row runs over: those of the grid of the keys."""
+        return self._shape[2] if self.keys is None else self.keys.grid.n_tokens
 
     @property
     def bytes(self) -> int:
         """Memory of the tensors kept here."""
         kept = (getattr(self, name) for name in self.tensors)
         return sum(tensor.nbytes for tensor in kept if tensor is not None)
+
+    def rows(self, queries: int | Sequence[int] | Tensor) -> Float[Tensor, "head picked key"]:
+        """What a few query tokens look at.
+
+        Each row sums to 1. It is 0 throughout where all keys are masked and where the token asks
+        nothing in this call, and it lacks what went to the filling of a window.
+
+        Args:
+            queries: Numbers of tokens in the grid of the queries.
+        """
+        picked = _picked(queries, self.n_queries)
+        if self._is_plain:
+            return self._rows(slice(None), picked)
+        rows = torch.zeros(self.n_heads, len(picked), self.n_keys)
+        for number, token in enumerate(picked.tolist()):
+            places = self._places(self.queries, token)
+            for window, position in places:
+                row = self._rows(self._lead(window), torch.tensor([position]))[:, 0]
+                target, seen = self._numbers(self.keys)[window], self._seen(self.keys)[window]
+                rows[:, number].index_add_(1, target[seen], row[:, seen] / len(places))
+        return rows
+
+    def columns(self, keys: int | Sequence[int] | Tensor) -> Float[Tensor, "head query picked"]:
+        """How much every query token looks at a few key tokens. Columns do not sum to 1."""
+        picked = _picked(keys, self.n_keys)
+        if self._is_plain:
+            return self._columns(slice(None), picked)
+        columns = torch.zeros(self.n_heads, self.n_queries, len(picked))
+        for number, token in enumerate(picked.tolist()):
+            for window, position in self._places(self.keys, token):
+                column = self._columns(self._lead(window), torch.tensor([position]))[..., 0]
+                target, seen = self._numbers(self.queries)[window], self._seen(self.queries)[window]
+                columns[:, :, number].index_add_(1, target[seen], column[:, seen])
+        return columns
+
+    def tiles(
+        self, length: int | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "head tile key"]]]:
+        """All rows, a few query tokens at a time, with the slice of queries they belong to."""
+        length = length or attention.tile_length(self.n_heads, self.n_keys)
+        for start in range(0, self.n_queries, length):
+            part = slice(start, min(start + length, self.n_queries))
+            yield part, self.rows(range(part.start, part.stop))
+
+    def pull_back(self, relevance: Float[Tensor, "*many query"]) -> Float[Tensor, "*many key"]:
+        """``r A`` with the heads averaged: relevance after the layer, carried to before it.
+
+        What went to the filling of a window is given to the window's other keys in proportion, so
+        relevance is conserved. Relevance of tokens that ask nothing in this call is lost.
+        """
+        if self._is_plain:
+            return self._pull_back(relevance)
+        flat = relevance.reshape(-1, self.n_queries)
+        total = torch.zeros(len(flat), self.n_keys, dtype=flat.dtype)
+        step = attention.tile_length(self.n_heads * self._shape[1], self._shape[2])
+        for start in range(0, self.n_windows, step):
+            windows = slice(start, min(start + step, self.n_windows))
+            weights = self._normalised(windows).to(flat.dtype)
+            asked = _take(flat, self._numbers(self.queries)[windows])
+            given = torch.einsum("mwq,wqk->mwk", asked, weights)
+            _put(total, self._numbers(self.keys)[windows], given)
+        return total.reshape(*relevance.shape[:-1], self.n_keys)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether tokens of the grids are the tensors' own, in their order."""
+        placed = [side for side in (self.queries, self.keys) if side is not None]
+        return all(side.index is None for side in placed)
+
+    def _normalised(self, windows: slice) -> Float[Tensor, "window query key"]:
+        """Weights of some windows, heads averaged, filling left out, rows summing to 1 again."""
+        lead = slice(windows.start * self.n_heads, windows.stop * self.n_heads)
+        weights = self._rows(lead, torch.arange(self._shape[1]))
+        weights = rearrange(weights, "(w h) q k -> w h q k", h=self.n_heads).mean(1)
+        seen = self._seen(self.keys)[windows].unsqueeze(1)
+        kept = weights * seen
+        return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
+
+    def _lead(self, window: int) -> slice:
+        return slice(window * self.n_heads, (window + 1) * self.n_heads)
+
+    def _places(self, side: Tokens | None, token: int) -> list[tuple[int, int]]:
+        """Windows and positions at which a token of a grid stands in a call."""
+        found = (self._numbers(side) == token).nonzero().tolist()
+        return [(window, position) for window, position in found]
+
+    def _numbers(self, side: Tokens | None) -> Int[Tensor, "window token"]:
+        assert side is not None
+        return side.numbers()
+
+    def _seen(self, side: Tokens | None) -> Tensor:
+        return self._numbers(side) >= 0
+
+    @property
+    @abstractmethod
+    def _shape(self) -> tuple[int, int, int]:
+        """Windows times heads, query tokens of a window, key tokens of a window."""
+
+    @abstractmethod
+    def _rows(self, lead: slice, picked: Tensor) -> Float[Tensor, "lead picked key"]:
+        """Rows by their position in the tensors kept."""
+
+    @abstractmethod
+    def _columns(self, lead: slice, picked: Tensor) -> Float[Tensor, "lead query picked"]:
+        """Columns by their position in the tensors kept."""
+
+    @abstractmethod
+    def _pull_back(self, relevance: Tensor) -> Tensor:
+        """``r A`` of a single window."""
 
 
 @dataclass(frozen=True)
@@ -95,90 +207,81 @@ class LayerAttention(Attention):
         lse: Log-sum-exp of each row, where the kernel gave it.
     """
 
-    q: Float[Tensor, "head query dim"]
-    k: Float[Tensor, "head key dim"]
-    v: Float[Tensor, "head key value"]
+    q: Float[Tensor, "lead query dim"]
+    k: Float[Tensor, "lead key dim"]
+    v: Float[Tensor, "lead key value"]
     scale: float
-    bias: Float[Tensor, "#head #query key"] | None = None
-    lse: Float[Tensor, "head query"] | None = None
+    bias: Float[Tensor, "#lead #query key"] | None = None
+    lse: Float[Tensor, "lead query"] | None = None
 
     tensors: ClassVar[tuple[str, ...]] = ("q", "k", "v", "bias", "lse")
 
     @property
-    def n_heads(self) -> int:
-        """Heads of this call."""
-        return self.q.shape[0]
-
-    @property
-    def n_tokens(self) -> int:
-        """Query tokens of this call."""
-        return self.q.shape[1]
-
-    def rows(self, queries: int | Sequence[int] | Tensor) -> Float[Tensor, "head picked key"]:
-        """What a few query tokens look at; each row sums to 1, or is 0 where all is masked."""
-        picked = _picked(queries, self.q.shape[1])
-        return attention.attention_rows(self.q, self.k, picked, self.scale, self.bias, self.lse)
-
-    def columns(self, keys: int | Sequence[int] | Tensor) -> Float[Tensor, "head query picked"]:
-        """How much every query token looks at a few key tokens. Columns do not sum to 1."""
-        picked = _picked(keys, self.k.shape[1])
-        return attention.attention_columns(self.q, self.k, picked, self.scale, self.bias, self.lse)
+    def _shape(self) -> tuple[int, int, int]:
+        return self.q.shape[0], self.q.shape[1], self.k.shape[1]
 
     def tiles(
         self, length: int | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "head tile key"]]]:
         """All rows, a few query tokens at a time, with the slice of queries they belong to."""
+        if not self._is_plain:
+            return super().tiles(length)
         return attention.attention_tiles(self.q, self.k, self.scale, self.bias, self.lse, length)
 
-    def pull_back(self, relevance: Float[Tensor, "*many query"]) -> Float[Tensor, "*many key"]:
-        """``r A`` with the heads averaged: relevance after the layer, carried to before it."""
+    def _rows(self, lead: slice, picked: Tensor) -> Tensor:
+        q, k, bias, lse = self._part(lead)
+        return attention.attention_rows(q, k, picked, self.scale, bias, lse)
+
+    def _columns(self, lead: slice, picked: Tensor) -> Tensor:
+        q, k, bias, lse = self._part(lead)
+        return attention.attention_columns(q, k, picked, self.scale, bias, lse)
+
+    def _pull_back(self, relevance: Tensor) -> Tensor:
         return attention.pull_back(relevance, self.q, self.k, self.scale, self.bias, self.lse)
+
+    def _part(self, lead: slice) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        bias = self.bias
+        if bias is not None and bias.shape[0] > 1:
+            bias = bias[lead]
+        return self.q[lead], self.k[lead], bias, None if self.lse is None else self.lse[lead]
 
 
 @dataclass(frozen=True)
 class DenseAttention(Attention):
-    """One attention call kept as the weights that multiplied the values.
+    """One attention call kept as its weights.
 
     Attributes:
-        weights: The softmax itself; a query with every key masked is blank (zeros).
+        weights: What multiplied the values when its rows sum to 1, else the softmax; a query with
+            every key masked is blank (zeros).
         v: Values as the model multiplied them.
+        mixed: What multiplied the values where that is neither the softmax nor sums to 1, such as
+            a learnt mixture of heads.
     """
 
-    weights: Float[Tensor, "head query key"]
-    v: Float[Tensor, "head key value"]
+    weights: Float[Tensor, "lead query key"]
+    v: Float[Tensor, "lead key value"]
+    mixed: Float[Tensor, "lead query key"] | None = None
 
-    tensors: ClassVar[tuple[str, ...]] = ("weights", "v")
-
-    @property
-    def n_heads(self) -> int:
-        """Heads of this call."""
-        return self.weights.shape[0]
+    tensors: ClassVar[tuple[str, ...]] = ("weights", "v", "mixed")
 
     @property
-    def n_tokens(self) -> int:
-        """Query tokens of this call."""
-        return self.weights.shape[1]
+    def _shape(self) -> tuple[int, int, int]:
+        lead, n_queries, n_keys = self.weights.shape
+        return lead, n_queries, n_keys
 
-    def rows(self, queries: int | Sequence[int] | Tensor) -> Float[Tensor, "head picked key"]:
-        """What a few query tokens look at; each row sums to 1, or is 0 where all is masked."""
-        return self.weights[:, _picked(queries, self.weights.shape[1])]
+    def _rows(self, lead: slice, picked: Tensor) -> Tensor:
+        return self.weights[lead][:, picked].float()
 
-    def columns(self, keys: int | Sequence[int] | Tensor) -> Float[Tensor, "head query picked"]:
-        """How much every query token looks at a few key tokens. Columns do not sum to 1."""
-        return self.weights[..., _picked(keys, self.weights.shape[2])]
+    def _columns(self, lead: slice, picked: Tensor) -> Tensor:
+        return self.weights[lead][..., picked].float()
 
-    def tiles(
-        self, length: int | None = None
-    ) -> Iterator[tuple[slice, Float[Tensor, "head tile key"]]]:
-        """All rows, a few query tokens at a time, with the slice of queries they belong to."""
-        length = length or attention.tile_length(self.n_heads, self.weights.shape[2])
-        for start in range(0, self.n_tokens, length):
-            part = slice(start, min(start + length, self.n_tokens))
-            yield part, self.weights[:, part]
+    def _pull_back(self, relevance: Tensor) -> Tensor:
+        return attention.pull_back_tiles(relevance, self.tiles(), self._shape[2])
 
-    def pull_back(self, relevance: Float[Tensor, "*many query"]) -> Float[Tensor, "*many key"]:
-        """``r A`` with the heads averaged: relevance after the layer, carried to before it."""
-        return attention.pull_back_tiles(relevance, self.tiles(), self.weights.shape[2])
+
+def default_scale(q: Tensor) -> float:
+    """The scale of a kernel that was given none: one over the root of the head's dimension."""
+    return 1 / math.sqrt(q.shape[-1])
 
 
 def _picked(which: int | Sequence[int] | Tensor, count: int) -> Int[Tensor, " picked"]:
@@ -189,6 +292,12 @@ def _picked(which: int | Sequence[int] | Tensor, count: int) -> Int[Tensor, " pi
     return picked % count
 
 
-def default_scale(q: Tensor) -> float:
-    """The scale of a kernel that was given none: one over the root of the head's dimension."""
-    return 1 / math.sqrt(q.shape[-1])
+def _take(flat: Tensor, numbers: Tensor) -> Float[Tensor, "many window token"]:
+    """Values of the tokens of each window; filling takes 0."""
+    return flat[:, numbers.clamp_min(0)] * (numbers >= 0)
+
+
+def _put(total: Tensor, numbers: Tensor, given: Float[Tensor, "many window token"]) -> None:
+    """Add what each window gives to the tokens it stands for; filling gets nothing."""
+    seen = numbers >= 0
+    total.index_add_(1, numbers[seen], given[:, seen])

@@ -1,7 +1,8 @@
-"""Which token is where: the grid of a model's patches for an input of a given size.
+"""What a model says about its own tokens: what the learnt ones are, and which it reads out.
 
-Each family says it in its own way and is asked in that way. Where nothing is declared there is no
-grid, and a caller may give one; a square root of the number of tokens is never taken for one.
+Where tokens lie is not asked here; it is found out by carrying positions through a forward pass
+(``tracer``, ``places``). A pass cannot tell a class token from a register, though, nor what becomes
+of them after the last layer: that is read from the names of parameters and settings.
 """
 
 from __future__ import annotations
@@ -10,53 +11,46 @@ from typing import Any
 
 from torch import nn
 
-from vizattn.errors import GridError
-from vizattn.grid import TokenGrid
+# Role -> names that families give to the parameter that holds the tokens.
+_LEARNT = {
+    "class": ("cls_token", "class_token", "class_embedding", "cls_embed"),
+    "distillation": ("dist_token", "distillation_token"),
+    "register": ("reg_token", "register_tokens", "reg_tokens", "registers"),
+    "detection": ("detection_tokens", "det_token", "query_embed"),
+}
 
 
-def layout_of(module: nn.Module, height: int, width: int) -> TokenGrid:
-    """The grid that a model declares for an input of ``height × width`` pixels.
+def roles_of(module: nn.Module, count: int) -> tuple[str, ...]:
+    """What ``count`` learnt tokens of a call are, in their order.
 
-    Raises:
-        GridError: The model declares none that is known here.
+    The parameters are believed when they hold just so many tokens. A single token is the class
+    token where there is one; whatever remains unclear is called ``learnt``.
     """
-    for family in (_timm, _seed):
-        grid = family(module, height, width)
-        if grid is not None:
-            return grid
-    raise GridError(
-        f"{type(module).__name__} does not say how its tokens lie on a {width}×{height} picture. "
-        f"Say it with wrap_model(module, layout=TokenGrid(rows, cols, prefix))."
-    )
+    held = {role: _count(module, names) for role, names in _LEARNT.items()}
+    declared = tuple(role for role, number in held.items() for _ in range(number))
+    if len(declared) == count:
+        return declared
+    if len(declared) > count and declared[:count].count("class") == min(1, count):
+        return declared[:count]  # such as class attention, which the registers do not take part in
+    known = ("class",) if held["class"] and count else ()
+    return (*known, *["learnt"] * (count - len(known)))
 
 
-def _timm(module: nn.Module, height: int, width: int) -> TokenGrid | None:
-    """Plain vision transformers of timm: the patch embedding knows its grid."""
-    embed: Any = getattr(module, "patch_embed", None)
-    prefix = getattr(module, "num_prefix_tokens", None)
-    if prefix is None or not hasattr(embed, "dynamic_feat_size"):
-        return None
-    rows, cols = embed.dynamic_feat_size((height, width))
-    roles = _timm_roles(module, prefix)
-    pooled = getattr(module, "global_pool", "token")
-    return TokenGrid(rows, cols, prefix, roles, "class" if pooled == "token" else "mean")
+def readout_of(module: nn.Module) -> str:
+    """``class`` or ``mean``: which tokens a model reads out at the end, where it has both."""
+    for name in ("global_pool", "pool"):
+        pooled = getattr(module, name, None)
+        if isinstance(pooled, str):
+            return "class" if pooled in ("token", "cls") else "mean"
+    config: Any = getattr(module, "config", None)
+    if getattr(config, "use_mean_pooling", False):
+        return "mean"
+    return "class"
 
 
-def _timm_roles(module: nn.Module, prefix: int) -> tuple[str, ...]:
-    named = [
-        "class" if getattr(module, "cls_token", None) is not None else "",
-        "distillation" if getattr(module, "dist_token", None) is not None else "",
-    ]
-    roles = [role for role in named if role]
-    return (*roles, *["register"] * (prefix - len(roles)))
-
-
-def _seed(module: nn.Module, height: int, width: int) -> TokenGrid | None:
-    """The project's own ViT and others that speak as it does."""
-    patch_size: Any = getattr(module, "patch_size", None)
-    prefix: Any = getattr(module, "num_prefix_tokens", None)
-    if not isinstance(patch_size, tuple) or prefix is None:
-        return None
-    rows, cols = height // patch_size[0], width // patch_size[1]
-    readout = "class" if getattr(module, "pool", "cls") == "cls" else "mean"
-    return TokenGrid(rows, cols, prefix, readout=readout)
+def _count(module: nn.Module, names: tuple[str, ...]) -> int:
+    """Tokens in the first parameter whose name starts so; 0 when there is none."""
+    for name, parameter in module.named_parameters():
+        if name.rpartition(".")[2].startswith(names):
+            return parameter.numel() // parameter.shape[-1]
+    return 0

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from vizattn.errors import ModelError, UnknownName
 from vizattn.frame import Frame
-from vizattn.grid import TokenGrid
-from vizattn.layouts import layout_of
 from vizattn.preprocess import Preprocess
 
 Transform = Callable[[Image.Image], tuple[Tensor, Frame]]
@@ -41,23 +39,20 @@ class VisionModel:
         module: The untouched torch module, in evaluation mode when it was loaded here.
         transform: From an RGB picture to pixels ``[3, height, width]`` and the frame they show.
         labels: Names of the classes, empty when the model has none.
-        layout: Where the tokens lie; asked of the module itself when ``None``.
         name: How to name it on screen and in files.
         label: The same for people.
         notes: What a reader of its maps has to know.
+        readout: ``class`` or ``mean``: which tokens it reads out; asked of the module when empty.
     """
 
     module: nn.Module
     transform: Transform
     labels: tuple[str, ...] = ()
-    layout: TokenGrid | None = None
     name: str = "model"
     label: str = ""
     notes: tuple[str, ...] = field(default=())
+    readout: str = ""
 
-    def layout_for(self, height: int, width: int) -> TokenGrid:
-        """The layout of an input of ``height × width`` pixels."""
-        return self.layout or layout_of(self.module, height, width)
 
 
 def load_model(
@@ -86,7 +81,7 @@ def wrap_model(
     transform: Transform | None = None,
     *,
     labels: Sequence[str] = (),
-    layout: TokenGrid | None = None,
+    readout: str = "",
     name: str | None = None,
 ) -> VisionModel:
     """Wrap a module of your own, trained or not; the module itself is not changed.
@@ -96,12 +91,12 @@ def wrap_model(
         transform: From an RGB picture to pixels and frame. When left out, timm models bring
             their own, and others get ImageNet's at the module's ``image_size``.
         labels: Names of the classes.
-        layout: Where the tokens lie, for models that do not say it themselves.
+        readout: ``class`` or ``mean``: which tokens the module reads out, where it does not say.
         name: How to name it; the class's name when left out.
     """
     name = name or type(module).__name__
     transform = transform or _default_transform(module)
-    return VisionModel(module, transform, tuple(labels), layout, name, name)
+    return VisionModel(module, transform, tuple(labels), name, name, readout=readout)
 
 
 def assets() -> Path:
@@ -137,7 +132,7 @@ def _load_embedded(name: str, pretrained: bool, size: int | None) -> VisionModel
     wanted.update(mean=tuple(wanted["mean"]), std=tuple(wanted["std"]))
     transform = Preprocess(side, side, **wanted)
     notes = () if pretrained else (_RANDOM_NOTE,)
-    return VisionModel(module, transform, (), None, f"vizattn/{name}", config["label"], notes)
+    return VisionModel(module, transform, (), f"vizattn/{name}", config["label"], notes)
 
 
 def _load_shards(module: nn.Module, folder: Path) -> None:
@@ -164,7 +159,6 @@ def _load_timm(name: str, pretrained: bool, size: int | None) -> VisionModel:
         module,
         _timm_transform(module, size),
         _timm_labels(module),
-        None,
         f"timm/{name}",
         label,
         notes,

@@ -16,7 +16,8 @@ from torch import Tensor
 from vizattn.errors import OutOfRange, RecordError
 from vizattn.frame import Frame
 from vizattn.grid import TokenGrid
-from vizattn.layers import Attention, DenseAttention, LayerAttention, Place
+from vizattn.layers import Attention, DenseAttention, LayerAttention
+from vizattn.places import Tokens
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,6 @@ class AttentionRecord(Sequence[Attention]):
 
     Attributes:
         layers: The calls, in the order in which the model made them.
-        grid: Where the tokens sit on the picture.
         frame: Which part of the original picture the model saw, in its pixels.
         input_size: Height and width of the model's input, in pixels.
         model: Name of the model.
@@ -34,7 +34,6 @@ class AttentionRecord(Sequence[Attention]):
     """
 
     layers: tuple[Attention, ...]
-    grid: TokenGrid
     frame: Frame
     input_size: tuple[int, int]
     model: str = "model"
@@ -60,16 +59,31 @@ class AttentionRecord(Sequence[Attention]):
 
     def __repr__(self) -> str:
         heads = sorted({layer.n_heads for layer in self.layers})
+        tokens = sorted({layer.n_queries for layer in self.drawable}, reverse=True)
         mib = sum(layer.bytes for layer in self.layers) / 2**20
         return (
             f"AttentionRecord({self.model}: {len(self)} layers × "
-            f"{'/'.join(map(str, heads))} heads, {self.grid.n_tokens} tokens "
-            f"({self.grid.prefix} prefix + {self.grid.rows}×{self.grid.cols}), {mib:.1f} MiB)"
+            f"{'/'.join(map(str, heads))} heads, {'/'.join(map(str, tokens))} tokens, {mib:.1f} MiB)"
         )
 
-    def at(self, x: float, y: float) -> tuple[int, int]:
-        """Row and column, from 0, of the patch under a pixel of the original picture."""
-        return self.frame.patch_at(x, y, self.grid.rows, self.grid.cols)
+    @property
+    def drawable(self) -> tuple[Attention, ...]:
+        """The layers whose rows can be laid over the picture, first layer first."""
+        return tuple(layer for layer in self.layers if layer.is_drawable)
+
+    @property
+    def grid(self) -> TokenGrid:
+        """The grid of the last layer that can be laid over the picture: that of its keys.
+
+        Raises:
+            RecordError: No layer can be; the reasons are named.
+        """
+        if not self.drawable:
+            reasons = sorted({f"{layer.name}: {layer.reason}" for layer in self.layers})
+            raise RecordError(f"no layer can be laid over the picture: {'; '.join(reasons)}.")
+        keys = self.drawable[-1].keys
+        assert keys is not None
+        return keys.grid
 
     def save(self, path: str | Path) -> Path:
         """Write everything to one ``.npz`` file: plain arrays and JSON, no pickle.
@@ -85,6 +99,10 @@ class AttentionRecord(Sequence[Attention]):
                 tensor = getattr(layer, name)
                 if tensor is not None:
                     arrays[f"layer{index:03d}.{name}"] = _to_array(tensor)
+            for side in ("queries", "keys"):
+                tokens = getattr(layer, side)
+                if tokens is not None and tokens.index is not None:
+                    arrays[f"layer{index:03d}.{side}.index"] = _to_array(tokens.index)
         if self.output is not None:
             arrays["output"] = _to_array(self.output)
         np.savez(path, allow_pickle=False, **arrays)
@@ -111,7 +129,6 @@ class AttentionRecord(Sequence[Attention]):
     def _meta(self) -> dict[str, Any]:
         return {
             "version": 1,
-            "grid": asdict(self.grid),
             "frame": asdict(self.frame),
             "input_size": self.input_size,
             "model": self.model,
@@ -122,21 +139,21 @@ class AttentionRecord(Sequence[Attention]):
     @classmethod
     def _from_arrays(cls, arrays: dict[str, np.ndarray]) -> AttentionRecord:
         meta = json.loads(str(arrays["meta"]))
-        grid = TokenGrid(**dict(meta["grid"], roles=tuple(meta["grid"]["roles"])))
-        place = Place(grid, Frame(**meta["frame"]))
         layers = []
         for index, settings in enumerate(meta["layers"]):
             form = DenseAttention if settings.pop("form") == "dense" else LayerAttention
-            tensors: dict[str, Any] = {
-                name: torch.from_numpy(arrays[f"layer{index:03d}.{name}"])
-                for name in form.tensors
-                if f"layer{index:03d}.{name}" in arrays
+            prefix = f"layer{index:03d}."
+            kept: dict[str, Any] = {
+                name.removeprefix(prefix): torch.from_numpy(array)
+                for name, array in arrays.items()
+                if name.startswith(prefix)
             }
-            layers.append(form(**settings, place=place, **tensors))
+            for side in ("queries", "keys"):
+                settings[side] = _tokens_from(settings[side], kept.pop(f"{side}.index", None))
+            layers.append(form(**settings, **kept))
         return cls(
             tuple(layers),
-            place.grid,
-            place.frame,
+            Frame(**meta["frame"]),
             (meta["input_size"][0], meta["input_size"][1]),
             meta["model"],
             torch.from_numpy(arrays["output"]) if "output" in arrays else None,
@@ -145,10 +162,26 @@ class AttentionRecord(Sequence[Attention]):
 
 
 def _layer_meta(layer: Attention) -> dict[str, Any]:
-    shared = ("place", *layer.tensors)  # the place is the record's own
-    plain = [f.name for f in fields(layer) if f.name not in shared]
+    plain = {
+        f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in layer.tensors
+    }
     form = "dense" if isinstance(layer, DenseAttention) else "qk"
-    return {"form": form, **{name: getattr(layer, name) for name in plain}}
+    sides = {side: _tokens_meta(plain[side]) for side in ("queries", "keys")}
+    return {"form": form, **plain, **sides}
+
+
+def _tokens_meta(tokens: Tokens | None) -> dict[str, Any] | None:
+    """Grid and frame; the index is an array of its own."""
+    if tokens is None:
+        return None
+    return {"grid": asdict(tokens.grid), "frame": asdict(tokens.frame)}
+
+
+def _tokens_from(meta: dict[str, Any] | None, index: Tensor | None) -> Tokens | None:
+    if meta is None:
+        return None
+    grid = dict(meta["grid"], roles=tuple(meta["grid"]["roles"]))
+    return Tokens(TokenGrid(**grid), Frame(**meta["frame"]), index)
 
 
 def _to_array(tensor: Tensor) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 A ``TorchDispatchMode`` sees each operation of PyTorch after autograd and autocast, in whatever way
 the model was written, and runs it unchanged: no hooks, no patched classes, no switched-off kernels,
-so the model's output is bit-identical. Two shapes of attention are told apart:
+so the model's output is bit-identical. Three shapes of attention are told apart:
 
-* a fused kernel: its arguments are q, k, v and a bias, its second result is often the row
-  log-sum-exp;
-* a softmax whose result is then multiplied with something that is no parameter: the values. The
-  result is followed through reshapes, casts and dropout to that product (its *trail*).
+* a fused kernel, whose arguments are q, k, v and a bias, and whose second result is often the
+  log-sum-exp of each row;
+* a whole layer in one operation, as ``nn.MultiheadAttention`` runs it when no gradient is asked:
+  q, k and v are computed again from its arguments;
+* a softmax whose result is then multiplied with something that is no parameter, the values. The
+  result is followed through reshapes, casts, gates and mixing of heads to that product.
 
 Which module called is read from the Python stack: the innermost module of this model whose code is
 running. Modes are local to a thread, so two threads never mix.
@@ -22,6 +24,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,7 +37,7 @@ _TRAIL_OPERATIONS = 64
 
 @dataclass
 class AttentionCall:
-    """One attention call as the recorder saw it, batch axis and all.
+    """One attention call as the recorder saw it: leading axes, then tokens, then features.
 
     Attributes:
         module: Name of the calling module, ``""`` when none is on the stack.
@@ -50,6 +53,7 @@ class AttentionCall:
         softmax: The softmax, where it was not fused.
         blank: Queries that had no key left to look at: their softmax is uniform by arithmetic only.
         weights: What multiplied the values: the softmax again, or what was made of it.
+        from_scores: Whether the softmax was taken of queries times keys, not of something else.
     """
 
     module: str
@@ -65,22 +69,29 @@ class AttentionCall:
     softmax: Tensor | None = None
     blank: Tensor | None = None
     weights: Tensor | None = None
+    from_scores: bool = True
 
     @property
     def is_exact(self) -> bool:
         """Whether the softmax itself multiplied the values, and not something made from it."""
         if self.softmax is None or self.weights is None:
             return self.q is not None
-        same_values = self.weights.data_ptr() == self.softmax.data_ptr()
-        return same_values or torch.equal(self.weights.flatten(), self.softmax.flatten())
+        if self.weights.numel() != self.softmax.numel():
+            return False
+        if self.weights.data_ptr() == self.softmax.data_ptr():
+            return True
+        return torch.equal(self.weights.reshape(-1), self.softmax.reshape(-1))
 
 
 @dataclass
 class _Trail:
-    """A softmax on its way to the values; ``tensor`` is held so that its id stays its own."""
+    """A tensor on its way; it is held so that its id stays its own.
 
-    call: AttentionCall
+    ``call`` is the softmax's on its way to the values, or ``None`` for scores on their way to one.
+    """
+
     tensor: Tensor
+    call: AttentionCall | None
     started: int
 
 
@@ -89,16 +100,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
 
     Attributes:
         calls: What was recognised, in order.
-        unrecorded: ``(operation, reason)`` of whatever looked like attention and could not be
-            kept. Recording never raises into the model.
+        unrecorded: ``(module, reason)`` of whatever looked like attention and could not be kept.
+            Recording never raises into the model.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self, model: nn.Module, on_call: Callable[[AttentionCall], None] | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AttentionCall] = []
         self.unrecorded: list[tuple[str, str]] = []
-        self._names = {id(module): name for name, module in model.named_modules()}
         self._model = model
+        self._on_call = on_call
+        self._names = {id(module): name for name, module in model.named_modules()}
         self._trails: dict[int, _Trail] = {}
         self._operations = 0
 
@@ -125,27 +139,55 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             else:
                 self._follow(args, result)
         except Exception as error:  # the model must not notice that somebody looks
-            self.unrecorded.append((str(func), f"{type(error).__name__}: {error}"))
+            reason = f"{func}: {type(error).__name__}: {error}"
+            self.unrecorded.append((self._caller()[0], reason))
         return result
+
+    def _keep(self, call: AttentionCall) -> None:
+        self.calls.append(call)
+        if self._on_call is not None:
+            self._on_call(call)
 
     def _on_fused(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         given = _bind(func, args, kwargs)
-        bias = given.get("attn_mask")
-        self.calls.append(
-            AttentionCall(
-                *self._caller(),
-                operation=str(func),
-                q=given["query"],
-                k=given["key"],
-                v=given["value"],
-                scale=given.get("scale"),
-                bias=given.get("attn_bias") if bias is None else bias,
-                causal=bool(given.get("is_causal", False)),
-                lse=_log_sum_exp(result, given["query"]),
-            )
+        bias, lse = given.get("attn_mask"), _log_sum_exp(result, given["query"])
+        call = AttentionCall(
+            *self._caller(),
+            operation=str(func),
+            q=given["query"],
+            k=given["key"],
+            v=given["value"],
+            scale=given.get("scale"),
+            bias=given.get("attn_bias") if bias is None else bias,
+            causal=bool(given.get("is_causal", False)),
+            lse=lse,
         )
+        self._keep(call)
+
+    def _on_layer(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any
+    ) -> None:
+        """``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` on their fast path."""
+        given = _bind(func, args, kwargs)
+        x = given["src"] if "src" in given else given["query"]
+        if x.is_nested:
+            raise TypeError("a nested tensor holds pictures of different lengths; give one at a time")
+        if given.get("norm_first"):
+            norm = given["norm_weight_1"], given["norm_bias_1"]
+            x = F.layer_norm(x, (given["embed_dim"],), *norm, given["eps"])
+        n_heads = given.get("num_heads") or given.get("num_head")
+        qkv = F.linear(x, given["qkv_weight"], given["qkv_bias"])
+        q, k, v = (
+            part.unflatten(-1, (n_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1)
+        )
+        mask = given.get("mask")
+        if mask is not None:
+            mask = ~mask.bool() if mask.dtype in (torch.bool, torch.uint8) else ~(mask < 0)
+            mask = mask[:, None, None, :] if given.get("mask_type") == 1 else mask
+        caller = self._caller()
+        self._keep(AttentionCall(*caller, operation=str(func), q=q, k=k, v=v, bias=mask))
 
     def _on_softmax(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -153,41 +195,63 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         axis = args[1] if len(args) > 1 else kwargs["dim"]
         if result.dim() < 2 or axis % result.dim() != result.dim() - 1:
             return  # over classes, channels or the batch: no keys on the last axis
-        blank = args[0].amax(-1, keepdim=True) <= torch.finfo(args[0].dtype).min
-        call = AttentionCall(*self._caller(), operation=str(func), softmax=result, blank=blank)
+        scores = args[0]
+        trail = self._trails.get(id(scores))
+        call = AttentionCall(
+            *self._caller(),
+            operation=str(func),
+            softmax=result,
+            blank=scores.amax(-1, keepdim=True) <= torch.finfo(scores.dtype).min,
+            from_scores=trail is not None and trail.call is None,
+        )
         self._mark(result, call)
 
     def _on_product(
         self, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not self._trails:
-            return
         left, right = [x for x in _tensors(args) if x.dim() > 1][-2:]
-        trail = self._trails.get(id(left))
-        if trail is None or self._is_weight(right):
-            self._follow(args, result)
-            return
-        call = trail.call
-        call.weights, call.v = left, right
-        self.calls.append(call)
+        first, second = self._softmax_of(left), self._softmax_of(right)
+        if first is not None and not self._is_weight(right):
+            self._complete(first, left, right)
+        elif second is not None and not self._is_weight(left):
+            self._complete(second, right.mT, left.mT)  # v Aᵀ: values stand on the left
+        elif not self._is_weight(left) and not self._is_weight(right):
+            self._mark(result, None)
+        else:
+            self._follow(args, result)  # heads mixed by a learnt matrix
+
+    def _complete(self, call: AttentionCall, weights: Tensor, values: Tensor) -> None:
+        call.weights, call.v = weights, values
         self._trails = {key: t for key, t in self._trails.items() if t.call is not call}
+        self._keep(call)
+
+    def _softmax_of(self, tensor: Tensor) -> AttentionCall | None:
+        """The softmax that a tensor comes from, when the same module is still at work on it."""
+        trail = self._trails.get(id(tensor))
+        if trail is None or trail.call is None or trail.call.module != self._caller()[0]:
+            return None
+        return trail.call
 
     def _follow(self, args: tuple[Any, ...], result: Any) -> None:
         """What is made from a marked tensor is marked, until its trail grows cold."""
         self._operations += 1
-        trail = next((self._trails[id(x)] for x in _tensors(args) if id(x) in self._trails), None)
-        if trail is not None and isinstance(result, Tensor) and result.dim() > 1:
-            self._mark(result, trail.call)
+        given = [self._trails[id(x)] for x in _tensors(args) if id(x) in self._trails]
+        if given:
+            # a softmax among the arguments outweighs scores: it is nearer to the values
+            trail = next((t for t in given if t.call is not None), given[0])
+            for made in _tensors([result]):
+                if made.dim() > 1:
+                    self._mark(made, trail.call)
         if self._operations % _TRAIL_OPERATIONS == 0:
             oldest = self._operations - _TRAIL_OPERATIONS
             self._trails = {k: t for k, t in self._trails.items() if t.started >= oldest}
 
-    def _mark(self, tensor: Tensor, call: AttentionCall) -> None:
-        self._trails[id(tensor)] = _Trail(call, tensor, self._operations)
+    def _mark(self, tensor: Tensor, call: AttentionCall | None) -> None:
+        self._trails[id(tensor)] = _Trail(tensor, call, self._operations)
 
     @cached_property
     def _weights(self) -> set[int]:
-        """Where the model's own parameters and buffers are; asked only when a softmax is about."""
+        """Where the model's own parameters and buffers are; asked only when a product comes by."""
         held = [*self._model.parameters(), *self._model.buffers()]
         return {tensor.untyped_storage().data_ptr() for tensor in held}
 
@@ -226,7 +290,13 @@ def _bind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str,
 
 
 def _tensors(args: Iterable[Any]) -> list[Tensor]:
-    return [x for x in args if isinstance(x, Tensor)]
+    found: list[Tensor] = []
+    for value in args:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [x for x in value if isinstance(x, Tensor)]
+    return found
 
 
 def _packets(names: Iterable[str]) -> list[Any]:
@@ -245,6 +315,7 @@ _FUSED = _packets(
         "_scaled_dot_product_attention_math_for_mps",
     ]
 )
+_LAYERS = _packets(["_native_multi_head_attention", "_transformer_encoder_layer_fwd"])
 _SOFTMAX = _packets(["_softmax", "_safe_softmax", "softmax"])
 _PRODUCTS = _packets(["bmm", "mm", "baddbmm"])
 
@@ -254,6 +325,7 @@ _COMPOSITES = frozenset(_packets(["scaled_dot_product_attention", "einsum", "mat
 _Handler = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
 _HANDLERS: dict[Any, _Handler] = {
     **dict.fromkeys(_FUSED, Recorder._on_fused),
+    **dict.fromkeys(_LAYERS, Recorder._on_layer),
     **dict.fromkeys(_SOFTMAX, Recorder._on_softmax),
     **dict.fromkeys(_PRODUCTS, Recorder._on_product),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vizattn.errors import UnknownName
-from vizattn.methods.base import Method, percent, pick_query, reading
+from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.query import Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
@@ -25,14 +26,15 @@ def find_method(name: str) -> type[Method]:
 
 __all__ = [
     "METHODS",
+    "LayerMaps",
     "Method",
+    "Pixel",
+    "Query",
     "RawAttention",
     "Rollout",
     "Setting",
     "find_method",
     "parse_settings",
     "percent",
-    "pick_query",
-    "reading",
     "settings",
 ]

@@ -10,14 +10,30 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vizattn.errors import MethodError
 from vizattn.heatmap import Heatmap
+from vizattn.layers import Attention
+from vizattn.methods.query import Pixel, Query, reading
 from vizattn.methods.settings import settings
+from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """The maps of one layer, each a relevance per token.
+
+    Attributes:
+        layer: Number of the layer in the record, from 0.
+        tokens: Where the tokens of the maps lie.
+        relevance: One map, or one for every head.
+    """
+
+    layer: int
+    tokens: Tokens
+    relevance: Float[Tensor, "map token"]
 
 
 @dataclass(frozen=True)
@@ -45,15 +61,21 @@ class Method(ABC):
             known.check(getattr(self, known.name))
 
     @abstractmethod
+    def asked(self, record: AttentionRecord) -> Attention:
+        """The layer whose query tokens a query weighs."""
+
+    @abstractmethod
+    def shown(self, record: AttentionRecord) -> Tokens:
+        """Where the tokens lie that relevance is given for."""
+
+    @abstractmethod
     def __call__(
-        self, record: AttentionRecord, query: Float[Tensor, " token"]
+        self, record: AttentionRecord, query: Float[Tensor, " query"]
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query, as the paper defines it."""
 
     @abstractmethod
-    def by_layer(
-        self, record: AttentionRecord, query: Float[Tensor, " token"]
-    ) -> Float[Tensor, "layer map token"]:
+    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
         """The maps to look through: one per layer, and per head where heads have their own."""
 
     @abstractmethod
@@ -64,72 +86,29 @@ class Method(ABC):
         self,
         record: AttentionRecord,
         *,
-        at: tuple[float, float] | None = None,
-        query: Float[Tensor, " token"] | None = None,
+        at: Pixel | None = None,
+        query: Float[Tensor, " query"] | None = None,
     ) -> Heatmap:
         """The map of this method on the picture.
 
         Args:
             record: What was captured.
             at: Ask from the patch under this pixel ``(x, y)`` of the original picture.
-            query: Any weighting over the tokens; without both, the model's own query is asked.
+            query: Any weighting over the query tokens; without both, the model's own query.
 
         Raises:
             FrameError: The model did not see this pixel.
-            MethodError: Both ``at`` and ``query`` were given.
+            MethodError: Both ``at`` and ``query`` were given, or the method is not defined here.
         """
-        asked, words, place = pick_query(record, at, query)
-        relevance = self(record, asked)
-        made = {
+        asked = Query.of(record, self.asked(record), at, query)
+        relevance, tokens = self(record, asked.weights), self.shown(record)
+        made: dict[str, Any] = {
             "model": record.model,
             "method": self.name,
             "settings": asdict(self),
-            "query": place,
+            "query": asked.made,
             "notes": list(record.notes),
         }
-        sentence = f"{self.describe(record, words)}; {reading(record, relevance, words)}."
-        return Heatmap.from_relevance(relevance, record.grid, record.frame, made, sentence)
-
-
-def pick_query(
-    record: AttentionRecord,
-    at: tuple[float, float] | None = None,
-    query: Tensor | None = None,
-) -> tuple[Tensor, str, dict[str, Any]]:
-    """The query as a vector, in words, and as plain values for a file."""
-    if at is not None and query is not None:
-        raise MethodError("got both a pixel (at=) and a query; give one of them.")
-    if at is not None:
-        row, col = record.at(*at)
-        words = f"the patch at row {row + 1}, column {col + 1}"
-        return record.grid.patch(row, col), words, {"kind": "patch", "row": row, "col": col}
-    if query is not None:
-        record.grid.check(query.shape[-1])
-        return query, "the query", {"kind": "custom"}
-    words = "the class token" if record.grid.readout == "class" else "the mean of the patches"
-    return record.grid.query, words, {"kind": record.grid.readout}
-
-
-def reading(record: AttentionRecord, relevance: Tensor, query: str) -> str:
-    """The two numbers that every map needs: its strongest patch, and what is not on the picture."""
-    strongest = float(record.grid.to_map(relevance).max())
-    words = f"{percent(strongest)} on one patch"
-    for role in dict.fromkeys(record.grid.roles):
-        picked = [index for index, name in enumerate(record.grid.roles) if name == role]
-        mass = float(relevance[torch.tensor(picked)].sum())
-        token = "register tokens" if role == "register" else f"{role} token"
-        itself = " itself" if f"the {token}" == query else ""
-        words += f", {percent(mass)} on the {token}{itself}"
-    return words
-
-
-def percent(share: float) -> str:
-    """A share with two significant digits: ``4.1 %``, ``12 %``, ``0.06 %``.
-
-    >>> percent(0.0413), percent(0.123), percent(0.0006), percent(1.0)
-    ('4.1 %', '12 %', '0.06 %', '100 %')
-    """
-    value = 100 * share
-    if abs(value) >= 9.95:
-        return f"{value:.0f} %"
-    return f"{float(f'{value:.1e}'):g} %"
+        said = reading(tokens.grid, relevance, asked.words)
+        sentence = f"{self.describe(record, asked.words)}; {said}."
+        return Heatmap.from_relevance(relevance, tokens.grid, tokens.frame, made, sentence)

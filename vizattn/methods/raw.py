@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from vizattn.errors import OutOfRange
+from vizattn.errors import MethodError, OutOfRange
 from vizattn.layers import Attention
-from vizattn.methods.base import Method
+from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.fusion import FUSIONS, fuse
+from vizattn.methods.query import Pixel, Query, placed
 from vizattn.methods.settings import setting
+from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
 
 
@@ -35,8 +36,12 @@ class RawAttention(Method):
     paper: ClassVar[str] = "Vaswani et al. 2017, Attention Is All You Need, eq. 1"
     per_head: ClassVar[bool] = True
 
-    layer: int = setting(
-        -1, label="Layer", help="Which layer; the last one by default.", kind="index", on_page=False
+    layer: int | None = setting(
+        None,
+        label="Layer",
+        help="Which layer; the last that can be laid over the picture by default.",
+        kind="index",
+        on_page=False,
     )
     head: int | None = setting(
         None, label="Head", help="Which head; all of them by default.", kind="index", on_page=False
@@ -50,43 +55,71 @@ class RawAttention(Method):
         on_page=False,
     )
 
+    def asked(self, record: AttentionRecord) -> Attention:
+        """The layer itself."""
+        return record[self._index(record)]
+
+    def shown(self, record: AttentionRecord) -> Tokens:
+        """The keys of the layer."""
+        layer = self.asked(record)
+        return placed(layer, layer.keys)
+
     def __call__(
-        self, record: AttentionRecord, query: Float[Tensor, " token"]
+        self, record: AttentionRecord, query: Float[Tensor, " query"]
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query in this layer."""
-        heads = attended(record[self.layer], query)
+        heads = attended(self.asked(record), query)
         if self.head is None:
             return fuse(heads, self.fusion)
         if not -len(heads) <= self.head < len(heads):
             raise OutOfRange("head", self.head, len(heads))
         return heads[self.head]
 
-    def by_layer(
-        self, record: AttentionRecord, query: Float[Tensor, " token"]
-    ) -> Float[Tensor, "layer map token"]:
-        """Every head of every layer, each by itself."""
-        return torch.stack([attended(layer, query) for layer in record])
+    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+        """Every head of every layer that can be laid over the picture, each by itself.
+
+        From a pixel, layers in which no patch asks, such as class attention, are left out.
+        """
+        maps = []
+        for index, layer in enumerate(record):
+            if not layer.is_drawable:
+                continue
+            try:
+                query = Query.of(record, layer, at)
+            except MethodError:
+                continue
+            heads = attended(layer, query.weights)
+            maps.append(LayerMaps(index, placed(layer, layer.keys), heads))
+        return maps
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Layer 12, head 3: what the class token attends to``."""
-        layer = range(len(record))[self.layer] + 1
-        n_heads = record[self.layer].n_heads
+        index = self._index(record)
+        n_heads = record[index].n_heads
         head = (
-            f"{self.fusion} of {n_heads} heads"
+            f"{self.fusion} of {n_heads} head{'s' * (n_heads > 1)}"
             if self.head is None
             else f"head {range(n_heads)[self.head] + 1}"
         )
-        return f"Layer {layer}, {head}: what {query} attends to"
+        mixed = "" if record[index].is_exact else " (mixed after the softmax)"
+        return f"Layer {index + 1}, {head}{mixed}: what {query} attends to"
+
+    def _index(self, record: AttentionRecord) -> int:
+        if self.layer is None:
+            drawable = [i for i, layer in enumerate(record) if layer.is_drawable]
+            if not drawable:
+                _ = record.grid  # says why
+            return drawable[-1]
+        if not -len(record) <= self.layer < len(record):
+            raise OutOfRange("layer", self.layer, len(record))
+        return self.layer % len(record)
 
 
-def attended(layer: Attention, query: Float[Tensor, " token"]) -> Float[Tensor, "head token"]:
+def attended(layer: Attention, query: Float[Tensor, " query"]) -> Float[Tensor, "head key"]:
     """``r A`` of every head by itself; only rows that the query weighs are computed."""
     asked = query.nonzero().flatten()
-    if len(asked) == 1:
-        return layer.rows(asked)[:, 0] * query[asked]
-    total: Tensor | None = None
-    for part, weights in layer.tiles():
-        share = rearrange(query[part].to(weights.dtype), "query -> 1 1 query") @ weights
-        total = share if total is None else total + share
-    assert total is not None
-    return total[:, 0]
+    total = torch.zeros(layer.n_heads, layer.n_keys)
+    step = max(1, 2**22 // max(1, layer.n_heads * layer.n_keys))
+    for part in asked.split(step):
+        total += torch.einsum("q,hqk->hk", query[part].float(), layer.rows(part).float())
+    return total

@@ -10,6 +10,10 @@ No matrix is ever multiplied with a matrix, and none is stored.
 Source: Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3. The discard
 ratio is Jacob Gildenblat's addition; here the weakest weights go before the residual is added, the
 class token's column is kept, and rows are made to sum to 1 again.
+
+Windows and merged patches have no published definition. Here a window's attention acts on its own
+tokens, a merged patch hands its relevance to its parts in equal shares, and convolutions between
+layers are passed straight through; relevance is conserved throughout (see ``stream``).
 """
 
 from __future__ import annotations
@@ -23,11 +27,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vizattn.errors import MethodError
-from vizattn.layers import Attention
-from vizattn.methods.base import Method
+from vizattn.grid import TokenGrid
+from vizattn.layers import Attention, DenseAttention
+from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.discard import kth_smallest
 from vizattn.methods.fusion import FUSIONS, fuse
+from vizattn.methods.query import Pixel, Query, placed
 from vizattn.methods.settings import setting
+from vizattn.methods.stream import Stream, empty_stream, finer
+from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
 
 
@@ -78,30 +86,43 @@ class Rollout(Method):
         step=1,
     )
 
+    def asked(self, record: AttentionRecord) -> Attention:
+        """The last layer."""
+        return self._layers(record)[-1]
+
+    def shown(self, record: AttentionRecord) -> Tokens:
+        """The finest grid that relevance comes down to."""
+        tokens = self._top(record).tokens
+        for layer in reversed(self._layers(record)):
+            tokens = finer(tokens, finer(_queries(layer), _keys(layer)))
+        roles = self._roles(record)
+        grid = TokenGrid(tokens.grid.rows, tokens.grid.cols, len(roles), roles)
+        return Tokens(grid, tokens.frame)
+
     def __call__(
-        self, record: AttentionRecord, query: Float[Tensor, " token"]
+        self, record: AttentionRecord, query: Float[Tensor, " query"]
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query, through all layers down to ``start_layer``."""
-        relevance = query
-        for layer in reversed(self._layers(record)):
-            relevance = self._through(layer, relevance, record)
-        return relevance
+        layers = self._layers(record)
+        stream = self._top(record).with_query(query, _queries(layers[-1]))
+        for layer in reversed(layers):
+            stream = self._through(layer, stream)
+        return stream.relevance[0]
 
-    def by_layer(
-        self, record: AttentionRecord, query: Float[Tensor, " token"]
-    ) -> Float[Tensor, "layer map token"]:
-        """For every layer, the rollout that starts after it; before ``start_layer``, the query.
+    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+        """For every layer, the rollout that starts after it.
 
-        Going down, each layer adds one more vector to those that are already on their way, and all
+        Going down, each layer adds one more query to those that are already on their way, and all
         of them share the tiles of its attention: one pass for all layers, not one for each.
         """
-        n_skipped = len(record) - len(self._layers(record))
-        under_way = query.new_empty(0, len(query))
+        stream = self._top(record)
         for layer in reversed(self._layers(record)):
-            under_way = torch.cat([query.unsqueeze(0), under_way])
-            under_way = self._through(layer, under_way, record)
-        skipped = query.expand(n_skipped, -1)
-        return torch.cat([skipped, under_way]).unsqueeze(1)
+            stream = stream.onto(_queries(layer))
+            query = Query.of(record, layer, at).weights
+            stream = self._through(layer, stream.with_query(query, _queries(layer)))
+        maps = stream.relevance.unsqueeze(1)
+        tokens = self.shown(record)
+        return [LayerMaps(self.start_layer + i, tokens, each) for i, each in enumerate(maps)]
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Rollout through 12 layers: what the class token draws on``."""
@@ -114,40 +135,83 @@ class Rollout(Method):
                 f"got start_layer {self.start_layer} of a model with {len(record)} layers; "
                 f"at least one layer has to stay."
             )
-        return record.layers[self.start_layer :]
+        layers = record.layers[self.start_layer :]
+        for layer in layers:
+            self._check(layer)
+        return layers
 
-    def _through(
-        self, layer: Attention, relevance: Float[Tensor, "*many token"], record: AttentionRecord
-    ) -> Float[Tensor, "*many token"]:
-        if self.fusion == "mean" and self.discard == 0:
-            attended = layer.pull_back(relevance)
+    def _check(self, layer: Attention) -> None:
+        """Refuse what rollout is not defined for, with the reason and what is."""
+        if not layer.is_drawable:
+            why = layer.reason
+        elif isinstance(layer, DenseAttention) and layer.mixed is not None:
+            why = "it mixes heads after the softmax, and the rows of the mixture do not sum to 1"
+        elif self.discard and layer.n_windows > 1:
+            why = "it attends in windows, where the weakest of all N × N weights are no weights"
         else:
-            attended = self._pull_back_fused(layer, relevance, record)
-        return (1 - self.residual) * attended + self.residual * relevance
+            return
+        raise MethodError(
+            f"rollout is not defined through {layer.name}: {why}. "
+            f"Raw attention of the layers that can be drawn is."
+        )
 
-    def _pull_back_fused(
-        self, layer: Attention, relevance: Float[Tensor, "*many token"], record: AttentionRecord
-    ) -> Float[Tensor, "*many token"]:
-        """``r A`` where A is not the mean over heads: fused, thinned out, normalised by rows."""
-        kept = record.grid.cls_index if record.grid.has_cls else None
+    def _roles(self, record: AttentionRecord) -> tuple[str, ...]:
+        """All tokens without a place that some layer has, in the order of the layer with most."""
+        sides = [_keys(layer).grid.roles for layer in self._layers(record)]
+        sides += [_queries(layer).grid.roles for layer in self._layers(record)]
+        roles = list(max(sides, key=len))
+        for side in sides:
+            for role in side:
+                roles += [role] * (side.count(role) - roles.count(role))
+        return tuple(roles)
+
+    def _top(self, record: AttentionRecord) -> Stream:
+        return empty_stream(self._roles(record), _queries(self._layers(record)[-1]))
+
+    def _through(self, layer: Attention, stream: Stream) -> Stream:
+        """``r ← (1 - residual) r A + residual r`` for the tokens that ask in this layer."""
+        queries, keys = _queries(layer), _keys(layer)
+        stream = stream.onto(queries)
+        asking = stream.of(queries)
+        given, left = self._pull_back(layer, asking), stream.without(queries)
+        if layer.kind in ("pool", "cross"):  # probes are not part of what they read
+            return left.plus(given, keys)
+        passed = asking - left.of(queries)
+        left = left.plus(self.residual * passed, queries)
+        return left.plus((1 - self.residual) * given, keys)
+
+    def _pull_back(
+        self, layer: Attention, relevance: Float[Tensor, "many query"]
+    ) -> Float[Tensor, "many key"]:
+        if self.fusion == "mean" and self.discard == 0:
+            return layer.pull_back(relevance)
+        kept = _keys(layer).grid.roles.index("class") if _keys(layer).grid.has_cls else None
         threshold = self._threshold(layer)
-        attended = torch.zeros_like(relevance)
+        attended = torch.zeros(len(relevance), layer.n_keys)
         for part, weights in self._fused(layer):
             keep = weights >= threshold
             if kept is not None:
                 keep[:, kept] = True
             thinned = weights * keep
             rows = thinned / thinned.sum(-1, keepdim=True).clamp_min(torch.finfo().tiny)
-            attended += relevance[..., part] @ rows
+            attended += relevance[:, part] @ rows
         return attended
 
     def _threshold(self, layer: Attention) -> float:
-        """The weight at the discard ratio's place among all N² of a layer."""
+        """The weight at the discard ratio's place among all weights of a layer."""
         if self.discard == 0:
             return 0.0
-        n_dropped = int(self.discard * layer.n_tokens**2)
+        n_dropped = int(self.discard * layer.n_queries * layer.n_keys)
         return kth_smallest(lambda: (weights for _, weights in self._fused(layer)), n_dropped)
 
-    def _fused(self, layer: Attention) -> Iterator[tuple[slice, Float[Tensor, "tile token"]]]:
+    def _fused(self, layer: Attention) -> Iterator[tuple[slice, Float[Tensor, "tile key"]]]:
         for part, weights in layer.tiles():
             yield part, fuse(weights, self.fusion)
+
+
+def _queries(layer: Attention) -> Tokens:
+    return placed(layer, layer.queries)
+
+
+def _keys(layer: Attention) -> Tokens:
+    return placed(layer, layer.keys)
