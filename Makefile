@@ -10,7 +10,7 @@ help: ## List the tasks
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 app: install ## Serve the page on 127.0.0.1:7860 (PORT= changes it)
-	$(BIN)/python app.py --port $(PORT)
+	$(BIN)/vizattn app --port $(PORT)
 
 install: $(VENV)/.installed ## Make the environment that runs vizattn
 

@@ -41,7 +41,9 @@ def square(image: Image.Image) -> Image.Image:
     """The middle of a picture as a square of ``SIDE`` pixels."""
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, top, left + side, top + side)).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return image.crop((left, top, left + side, top + side)).resize(
+        (SIDE, SIDE), Image.Resampling.LANCZOS
+    )
 
 
 if __name__ == "__main__":

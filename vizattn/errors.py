@@ -42,7 +42,9 @@ class OutOfRange(VizattnError, IndexError):
     """A layer, head or token that the record does not have."""
 
     def __init__(self, kind: str, index: int, count: int) -> None:
-        number = f"{kind} {index + 1} (index {index})" if index >= 0 else f"{kind} with index {index}"
+        number = (
+            f"{kind} {index + 1} (index {index})" if index >= 0 else f"{kind} with index {index}"
+        )
         super().__init__(
             f"there is no {number}: there are {count}, with indices from 0 to {count - 1}, "
             f"or from -1 backwards."

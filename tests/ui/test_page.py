@@ -1,0 +1,290 @@
+"""The running app with the real embedded model, as a visitor's browser meets it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.ui
+
+OPEN = ".va-viewer[data-state=open]"
+EVIL = "<img src=x onerror=alert(1)>${7*7}.png"
+
+
+def text(page, part):
+    return page.inner_text(f'.va-viewer [data-part="{part}"]')
+
+
+def status(page):
+    return page.inner_text(".va-status")
+
+
+def run(page):
+    """Press Run and wait until it says how it went."""
+    page.click("#vizattn-run")
+    page.wait_for_selector('.va-status:is([data-kind="waiting"], [data-kind="running"])')
+    page.wait_for_selector('.va-status:is([data-kind="done"], [data-kind="error"])')
+
+
+def show_first(page):
+    run(page)
+    page.wait_for_selector(OPEN)
+
+
+def upload(page, path, name=None):
+    """Give the page a picture of one's own."""
+    page.set_input_files(
+        '#vizattn-own input[type="file"]',
+        {"name": name or path.name, "mimeType": "image/png", "buffer": path.read_bytes()},
+    )
+    page.wait_for_selector('.va-picker [data-part="own"].chosen')
+
+
+def fingerprint(page):
+    return page.evaluate("document.querySelector('[data-part=overlay]').toDataURL()")
+
+
+def choose_method(page, at):
+    page.click("#vizattn-method input")
+    page.click(f'#vizattn-method [role="option"] >> nth={at}')
+
+
+@pytest.fixture
+def photo(tmp_path, photos):
+    """A photo that is none of the examples."""
+    path = tmp_path / "mirrored.png"
+    Image.open(photos[1]).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(path)
+    return path
+
+
+def test_before_the_first_run_the_page_says_what_to_do(open_app):
+    page = open_app()
+    assert page.inner_text(".va-viewer .empty").startswith("Where does every layer and head look?")
+    assert not page.is_visible(".va-viewer .body")
+    assert page.is_visible("#vizattn-run")
+
+
+def test_an_uploaded_photo_is_shown_and_layers_and_heads_change_without_a_request(
+    open_app, app, photo
+):
+    page = open_app()
+    upload(page, photo)
+    show_first(page)
+    assert text(page, "summary") == "mirrored.png · DINOv2 ViT-S/14 · Raw attention"
+    assert text(page, "note") == "512×512 → 518×518 px, 37×37 patches, nothing cropped"
+    page.focus('[data-part="stage"]')
+    asked, seen = len(page.requests), {fingerprint(page)}
+    for key in ["ArrowLeft", "ArrowLeft", "ArrowDown", "ArrowDown", "s"]:
+        page.keyboard.press(key)
+        seen.add(fingerprint(page))
+    for name, value in [("colours", "magma"), ("range", "model"), ("base", "off")]:
+        page.click(f'[data-choice="{name}"] [data-value="{value}"]')
+        seen.add(fingerprint(page))
+    assert len(seen) == 9
+    assert page.requests[asked:] == []
+    outside = [url for url in page.requests if not url.startswith((app, "data:", "blob:"))]
+    assert outside == []
+
+
+def test_after_a_run_the_arrow_keys_work_at_once(open_app):
+    page = open_app()
+    show_first(page)
+    page.keyboard.press("ArrowLeft")
+    assert text(page, "sentence").startswith("Layer 11, ")
+
+
+def test_a_run_without_a_server_says_so_and_the_view_stays(open_app):
+    page = open_app()
+    show_first(page)
+    before = fingerprint(page)
+    page.context.set_offline(True)
+    page.click("#vizattn-run")
+    page.wait_for_selector('.va-status[data-kind="error"]')
+    assert status(page).startswith("The connection to the server was lost")
+    assert fingerprint(page) == before
+
+
+def test_a_picture_named_like_markup_shows_its_name_literally(open_app, photo):
+    page = open_app()
+    dialogs = []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    upload(page, photo, EVIL)
+    show_first(page)
+    assert text(page, "summary").startswith(EVIL)
+    assert page.get_attribute('[data-part="photo"]', "alt") == f"The picture {EVIL}"
+    assert dialogs == []
+
+
+def test_a_broken_file_is_a_sentence_and_the_view_stays(open_app, tmp_path):
+    page = open_app()
+    show_first(page)
+    before = fingerprint(page)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture at all")
+    upload(page, broken)
+    run(page)
+    assert status(page).startswith("'broken.png' is not a picture that can be read here.")
+    assert fingerprint(page) == before
+    assert text(page, "summary").startswith("chelsea.jpg")
+    page.click(".va-picker .thumbs button >> nth=1")
+    run(page)
+    page.wait_for_function("document.querySelector('.summary').innerText.startsWith('astronaut')")
+
+
+def test_an_unknown_model_is_a_sentence(open_app):
+    page = open_app()
+    page.fill("#vizattn-model input", "nowhere/nothing")
+    page.keyboard.press("Enter")
+    run(page)
+    assert "no model named 'nowhere/nothing'" in status(page)
+    assert "Traceback" not in page.content()
+
+
+def test_the_settings_of_the_chosen_method_are_asked_and_used(open_app):
+    page = open_app()
+    assert not page.is_visible(".va-settings label")
+    choose_method(page, 1)
+    page.wait_for_selector(".va-settings label")
+    show_first(page)
+    assert not page.is_visible(".va-viewer .heads")
+    before = fingerprint(page)
+    page.fill(".va-settings input >> nth=0", "0.9")
+    run(page)
+    page.wait_for_function(
+        "before => document.querySelector('[data-part=overlay]').toDataURL() !== before",
+        arg=before,
+    )
+    page.fill(".va-settings input >> nth=0", "7")
+    assert page.get_attribute(".va-settings input >> nth=0", "aria-invalid") == "true"
+
+
+def test_two_visitors_see_their_own_pictures(open_app):
+    one, other = open_app(), open_app()
+    other.click(".va-picker .thumbs button >> nth=2")
+    one.click("#vizattn-run")
+    other.click("#vizattn-run")
+    for page in (one, other):
+        page.wait_for_selector(OPEN)
+    assert text(one, "summary").startswith("chelsea.jpg")
+    assert text(other, "summary").startswith("coffee.jpg")
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_language_and_theme_change_the_whole_page_at_once_and_are_kept(open_app):
+    page = open_app(color_scheme="light")
+    page.click('.va-header [data-value="ko"]')
+    assert page.inner_text("#vizattn-run") == "실행"
+    assert page.inner_text("#vizattn-model [data-testid=block-info]") == "모델"
+    assert page.get_attribute("html", "lang") == "ko"
+    page.click('.va-header [data-part="theme"]')
+    ground = "getComputedStyle(document.querySelector('.va-viewer')).backgroundColor"
+    assert page.evaluate(ground) == "rgb(16, 18, 20)"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 18, 20)"
+    page.reload()
+    page.wait_for_function("document.querySelector('#vizattn-run')?.innerText === '실행'")
+    assert page.evaluate(ground) == "rgb(16, 18, 20)"
+
+
+def test_a_korean_browser_is_greeted_in_korean(open_app):
+    page = open_app(locale="ko-KR")
+    page.wait_for_function("document.querySelector('#vizattn-run').innerText === '실행'")
+    assert page.inner_text(".va-viewer .empty h2") == "레이어와 헤드는 저마다 어디를 볼까요?"
+
+
+def test_on_a_phone_the_viewer_comes_first_and_nothing_scrolls_sideways(open_app):
+    page = open_app(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True,
+        device_scale_factor=3,
+    )  # fmt: skip
+    page.tap("#vizattn-run")
+    page.wait_for_selector(OPEN)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    tops = {
+        part: page.locator(f"#vizattn-{part}").bounding_box()["y"]
+        for part in ("header", "viewer", "bar")
+    }
+    assert tops["header"] < tops["viewer"] < tops["bar"]
+    page.wait_for_function("document.querySelector('.va-viewer').getBoundingClientRect().top > -5")
+    page.tap('[data-part="change"]')
+    page.wait_for_function(
+        "document.querySelector('#vizattn-run').getBoundingClientRect().top < innerHeight"
+    )
+
+
+def test_help_opens_and_closes_by_key_and_button(open_app):
+    page = open_app()
+    page.click('.va-header [data-part="help"]')
+    assert page.is_visible(".va-viewer dialog")
+    page.keyboard.press("Escape")
+    assert not page.is_visible(".va-viewer dialog")
+
+
+def test_a_picture_can_be_pasted_anywhere(open_app, photo):
+    page = open_app()
+    page.evaluate(
+        """bytes => { const transfer = new DataTransfer();
+        transfer.items.add(new File([new Uint8Array(bytes)], 'pasted.png', {type: 'image/png'}));
+        document.body.dispatchEvent(
+          new ClipboardEvent('paste', {clipboardData: transfer, bubbles: true})); }""",
+        list(photo.read_bytes()),
+    )
+    page.wait_for_selector('.va-picker [data-part="own"].chosen')
+    show_first(page)
+    assert text(page, "summary").startswith("pasted.png")
+
+
+def test_a_program_gets_the_same_answer_and_errors_as_sentences(app, photos):
+    from gradio_client import Client, handle_file
+    from gradio_client.exceptions import AppError
+
+    client = Client(app, verbose=False)
+    settings = {"residual": 0.25}
+    answer = client.predict(
+        image=handle_file(photos[0]), model="vizattn/dinov2-small", method="rollout",
+        settings=settings, api_name="/explain",
+    )  # fmt: skip
+    assert answer["grid"] == {"rows": 25, "cols": 37, "prefix": ["class"]}
+    assert answer["method"]["settings"]["residual"] == 0.25
+    assert answer["picture"]["name"] == "chelsea.jpg"
+    with pytest.raises(AppError, match="Did you mean 'rollout'"):
+        client.predict(
+            image=handle_file(photos[0]), model="vizattn/dinov2-small", method="rolout",
+            settings={}, api_name="/explain",
+        )  # fmt: skip
+
+
+def test_only_uploaded_files_are_read(app, photos):
+    """A visitor's browser could name any path of the server."""
+    for meta in ({"_type": "gradio.FileData"}, {}):
+        picture = {"path": str(Path(photos[0]).resolve()), "meta": meta}
+        answer = _call(app, [picture, "vizattn/dinov2-small", "raw", {}])
+        assert "event: complete" not in answer
+        assert "error" in answer
+
+
+def _call(app, data):
+    request = urllib.request.Request(
+        f"{app}gradio_api/call/explain",
+        json.dumps({"data": data}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request) as answer:
+            event = json.load(answer)["event_id"]
+        with urllib.request.urlopen(f"{app}gradio_api/call/explain/{event}") as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return f"error {error.code}"
+
+
+def test_making_the_page_writes_no_file_beside_its_modules():
+    from vizattn.ui import page
+
+    page.build()
+    folder = Path(page.__file__).parent
+    assert list(folder.rglob("*.pyi")) == []

@@ -1,0 +1,14 @@
+/* Help: what is on show, in five sentences, and the keys. */
+const help = part("help");
+const KEY_WORDS = [["← →", "keyLayer"], ["↑ ↓", "keyHead"], ["Home End", "keyEnds"], ["Shift + ← ↑ ↓ →", "keyMove"],
+  ["Enter", "keyPin"], ["Esc", "keyRelease"], ["Space", "keyPlay"], ["S", "keySmooth"], ["?", "keyHelp"]];
+
+function nameHelp() {
+  part("helpList").replaceChildren(...[1, 2, 3, 4, 5].map(number => make("li", "", word("help" + number))));
+  part("keyList").replaceChildren(...KEY_WORDS.flatMap(([key, name]) => [make("dt", "", key), make("dd", "", word(name))]));
+}
+const openHelp = () => { if (!help.open) help.showModal(); };
+
+part("helpClose").addEventListener("click", () => help.close());
+help.addEventListener("click", event => { if (event.target === help) help.close(); });
+document.addEventListener("vizattn:help", openHelp);

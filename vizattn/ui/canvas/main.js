@@ -1,0 +1,121 @@
+/* Main: an explanation arrives, is fetched, opened and drawn. The newest one wins. */
+const emblem = part("emblem");
+for (let row = 0; row < 4; row++) for (let column = 0; column < 6; column++) {
+  const square = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+  for (const [name, value] of Object.entries({ x: column * 12.5, y: row * 12.5, width: 11, height: 11 })) square.setAttribute(name, value);
+  if ([8, 9, 14].includes(row * 6 + column)) square.setAttribute("class", "hot");
+  emblem.append(square);
+}
+
+function fail(error) {
+  part("failure").hidden = false;
+  setText(part("failure"), word("broken", { reason: error instanceof Error ? error.message : String(error) }));
+}
+
+async function fetchBytes(file) {
+  const answer = await fetch(file.url);
+  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
+  return answer.arrayBuffer();
+}
+
+/* The photo is decoded before anything changes, so that map and photo appear together. */
+async function fetchPhoto(file) {
+  const image = new Image();
+  image.src = file.url;
+  await image.decode();
+  return image.src;
+}
+
+let newest = 0, opened = null;
+async function load(payload) {
+  if (!payload || !payload.files || payload.id === opened) return;
+  const turn = ++newest;
+  opened = payload.id;
+  try {
+    const [bytes, address] = await Promise.all([fetchBytes(payload.files.maps), fetchPhoto(payload.files.picture)]);
+    if (turn === newest) open(new Data(payload, new Uint16Array(bytes)), address);
+  } catch (error) {
+    if (turn !== newest) return;
+    opened = null;
+    fail(error);
+  }
+}
+
+function open(next, address) {
+  const first = data === null;
+  data = next;
+  const heads = data.headNames();
+  Object.assign(state, {
+    layer: first ? data.layers : clamp(state.layer, 1, data.layers),
+    head: heads.includes(state.head) ? state.head : heads[0], pinned: -1, pointed: -1,
+  });
+  const layerRange = element.querySelector('[data-choice="range"] [data-value="layer"]');
+  layerRange.hidden = heads.length < 2;   // there, a layer is one map
+  if (layerRange.hidden && state.range === "layer") state.range = "map";
+  part("failure").hidden = true;
+  setAttribute(root, "data-state", "open");
+  openPicture(address);
+  openStrip();
+  openTimeline();
+  openMass();
+  nameData();
+  layOut();
+  draw();
+  prepare(data);
+  /* The arrow keys work at once, unless the person has gone elsewhere meanwhile. */
+  if (document.activeElement?.id === "vizattn-run") part("stage").focus({ preventScroll: true });
+  /* On a phone Run lies below: the answer comes into sight. */
+  if (root.getBoundingClientRect().top < -innerHeight / 2) root.scrollIntoView({ block: "start" });
+}
+
+/* Decode and sort the other layers in idle moments, so that the first visit is as quick as the second. */
+function prepare(which) {
+  let layer = 1;
+  const next = () => {
+    if (which !== data || layer > which.layers) return;
+    for (const head of which.headNames()) which.map(layer, head).sorted();
+    layer += 1;
+    setTimeout(next, 0);
+  };
+  setTimeout(next, 50);
+}
+
+/* What names the explanation, as text and nothing else. */
+function nameData() {
+  if (!data) return;
+  const { picture: whole, input, model, method } = data.payload;
+  setText(part("summary"), [whole.name, model.label, phrase(method.title)].join(" · "));
+  const size = word("note", { width: whole.width, height: whole.height, a: input.width, b: input.height, columns: data.columns, rows: data.rows });
+  setText(part("note"), `${size}, ${word(sawEverything() ? "noteWhole" : "noteCropped")}`);
+  setText(part("remarks"), (model.notes ?? []).map(phrase).join(" "));
+  part("remarks").hidden = !model.notes?.length;
+  photo.alt = word("photoText", { file: whole.name });
+  nameThumbs();
+}
+
+function speakLanguage() {
+  translate(root);
+  nameInspector();
+  nameHelp();
+  nameData();
+  draw();
+}
+
+const toInputs = () => document.dispatchEvent(new CustomEvent("vizattn:change"));
+part("change").addEventListener("click", toInputs);
+part("emptyChange").addEventListener("click", toInputs);
+
+/* Without a page around it the viewer follows the system's theme; inside one, the page's. */
+function followTheme() {
+  const dark = document.querySelector(".gradio-container") ? document.body.classList.contains("dark") : matchMedia("(prefers-color-scheme: dark)").matches;
+  setAttribute(root, "data-theme", dark ? "dark" : "light");
+}
+new MutationObserver(followTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", followTheme);
+
+followTheme();
+onLanguage(speakLanguage);
+speakLanguage();
+window.__vizattn = probe;
+load(props.value);
+watch("value", () => load(props.value));

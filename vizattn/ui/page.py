@@ -1,0 +1,194 @@
+"""The page: a bar that asks, and a viewer that shows.
+
+Python runs only when somebody presses Run. Everything that merely changes the view happens in the
+browser (``vizattn/ui/canvas``). The page holds no maths and no method by name: methods, their
+titles and their settings come from the registry.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from vizattn.methods import METHODS, Setting, settings
+from vizattn.models import MODELS, assets
+from vizattn.ui import canvas
+from vizattn.ui.run import explain_for_programs, file_data, press_run
+from vizattn.ui.theme import theme
+
+# One model runs at a time, whoever asks: the machine is shared.
+QUEUE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+DAY = 24 * 60 * 60
+EXAMPLES = ("chelsea.jpg", "astronaut.jpg", "coffee.jpg", "rocket.jpg")
+
+# What the browser sends: the picked picture in the place of the page's own picture input, where
+# Gradio checks it, and only the chosen method's settings. The wait begins before any answer.
+_ON_RUN = """(picture, model, method, form, picker) => {
+  document.dispatchEvent(new CustomEvent("vizattn:status", {detail: {kind: "waiting"}}));
+  return [picker.file, model, method, form.values?.[method] ?? {}, null];
+}"""
+_ON_LOST = """() => {
+  const detail = {kind: "error", word: "lost"};
+  document.dispatchEvent(new CustomEvent("vizattn:status", {detail}));
+}"""
+_ON_PICTURE = """picture => {
+  document.dispatchEvent(new CustomEvent("vizattn:picture", {detail: picture}));
+}"""
+_ON_METHOD = """method => {
+  document.dispatchEvent(new CustomEvent("vizattn:method", {detail: method}));
+}"""
+
+
+def build() -> gr.Blocks:
+    """Build the page; nothing is loaded or run yet."""
+    page: gr.Blocks
+    with gr.Blocks(
+        title="vizattn", analytics_enabled=False, fill_width=True, delete_cache=(DAY // 24, DAY)
+    ) as page:
+        canvas.header(elem_id="vizattn-header")
+        with gr.Row(elem_id="vizattn-bar"):
+            asked, picker = _ask()
+            run = gr.Button("Run", variant="primary", elem_id="vizattn-run", min_width=88)
+            status = canvas.status_line(elem_id="vizattn-status")
+        view = canvas.viewer(elem_id="vizattn-viewer")
+        ran = run.click(
+            press_run,
+            inputs=[*asked, picker],
+            outputs=[view, status],
+            js=_ON_RUN,
+            # Unread: a damaged picture gets a sentence from us, not an error from the page.
+            preprocess=False,
+            show_progress="hidden",
+            api_visibility="private",
+            **QUEUE,
+        )
+        ran.failure(None, js=_ON_LOST)
+        _offer_api(asked)
+    return page
+
+
+def launch(port: int | None = None, *, open_browser: bool = False, block: bool = True) -> None:
+    """Build the page and serve it: from this machine alone, or as a hosted Space expects.
+
+    Args:
+        port: Where to listen; the next free one from 7860 when left out.
+        open_browser: Whether to open the page in the default browser.
+        block: Whether to return only when the server stops.
+    """
+    page = build()
+    page.queue(max_size=32)
+    page.launch(
+        server_name=None if os.environ.get("SPACE_ID") else "127.0.0.1",
+        server_port=port,
+        inbrowser=open_browser,
+        favicon_path=canvas.icon(),
+        prevent_thread_lock=not block,
+        **page_settings(),
+    )
+
+
+def page_settings() -> dict[str, Any]:
+    """Arguments of ``Blocks.launch`` that the page relies on."""
+    return {
+        "theme": theme(),
+        "head": f"<style>{canvas.styles()}</style>",
+        "footer_links": ["api"],
+        "max_file_size": "15mb",
+        "run_history": False,  # it would keep visitors' pictures in their browser
+        "ssr_mode": False,
+        "pwa": False,
+    }
+
+
+def examples() -> list[Path]:
+    """The example pictures of the project; the one that fills the page best comes first."""
+    folder = assets() / "examples"
+    return [folder / name for name in EXAMPLES if (folder / name).is_file()]
+
+
+def method_settings() -> dict[str, Any]:
+    """Every method's settings for the form: descriptions, the method in force, and its values."""
+    asked = {
+        name: [setting for setting in settings(method) if setting.on_page]
+        for name, method in METHODS.items()
+    }
+    return {
+        "methods": {
+            name: [_described(setting) for setting in known] for name, known in asked.items()
+        },
+        "method": next(iter(METHODS)),
+        "values": {
+            name: {setting.name: _as_asked(setting) for setting in known}
+            for name, known in asked.items()
+        },
+    }
+
+
+def _described(setting: Setting) -> dict[str, Any]:
+    names = ("name", "label", "help", "kind", "minimum", "maximum", "step")
+    described = {name: getattr(setting, name) for name in names}
+    described["choices"] = list(setting.choices)
+    return described
+
+
+def _as_asked(setting: Setting) -> Any:
+    """The default as people count: indices from 1."""
+    if setting.kind == "index" and setting.default is not None and setting.default >= 0:
+        return setting.default + 1
+    return setting.default
+
+
+def _ask() -> tuple[list[gr.Component], gr.HTML]:
+    """The inputs of a run (picture, model, method, settings) and the picker of pictures."""
+    shown = [{"name": path.name, "file": file_data(path)} for path in examples()]
+    first = shown[0] if shown else {"name": "", "file": None}
+    picker = canvas.picker(
+        {"examples": shown, "chosen": first["name"], "file": first["file"]},
+        elem_id="vizattn-picker",
+    )
+    with gr.Column(elem_id="vizattn-own", min_width=0):
+        picture = gr.Image(
+            type="filepath",
+            sources=["upload", "webcam", "clipboard"],
+            image_mode=None,
+            label="Picture",
+            show_label=False,
+            height=240,
+            buttons=[],
+            elem_id="vizattn-picture",
+        )
+    model = gr.Dropdown(
+        [(label, name) for name, label in MODELS.items()],
+        value=next(iter(MODELS)),
+        label="Model",
+        allow_custom_value=True,
+        min_width=0,
+        elem_id="vizattn-model",
+    )
+    method = gr.Dropdown(
+        [(method.title, name) for name, method in METHODS.items()],
+        label="Method",
+        min_width=0,
+        elem_id="vizattn-method",
+    )
+    form = canvas.settings_form(method_settings(), elem_id="vizattn-settings")
+    picker.send(None, picker, picture, js="picker => picker.file", show_progress="hidden")
+    picture.change(None, picture, js=_ON_PICTURE)
+    method.change(None, method, js=_ON_METHOD)
+    return [picture, model, method, form], picker
+
+
+def _offer_api(asked: list[gr.Component]) -> None:
+    """The same run for programs, as ``/explain`` of ``gradio_client``."""
+    answer = gr.JSON(visible=False)
+    gr.Button(visible=False).click(
+        explain_for_programs,
+        inputs=asked,
+        outputs=answer,
+        api_name="explain",
+        preprocess=False,
+        **QUEUE,
+    )

@@ -1,0 +1,138 @@
+"""A run: from what the browser sends to what the viewer shows, or to why not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+from uuid import uuid4
+
+import gradio as gr
+from gradio.utils import get_upload_folder
+
+from vizattn.errors import ImageError, MethodError, VizattnError
+from vizattn.explain import explain
+from vizattn.viewer import write_view
+
+Tell = Callable[[float, str], None]
+"""Called with a share from 0 to 1 and what is being done."""
+
+_log = logging.getLogger(__name__)
+
+
+def press_run(
+    picture: dict[str, Any] | None,
+    model: str | None,
+    method: str | None,
+    chosen: dict[str, Any] | None,
+    _picker: None,
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """One press of Run: say that it runs, then show the view or say why there is none."""
+    run = {"run": uuid4().hex}
+    start = time.perf_counter()
+    view: Any = gr.skip()
+    said: dict[str, Any]
+    try:
+        steps = _with_steps(lambda tell: _look(picture, model, method, chosen or {}, tell))
+        for step in steps:
+            if isinstance(step, str):
+                yield gr.skip(), {"kind": "running", "text": step, **run}
+            else:
+                view = step
+        said = {"kind": "done", "seconds": time.perf_counter() - start}
+    except VizattnError as error:
+        said = {"kind": "error", "text": str(error)}
+    except Exception as error:  # a fault of ours: the visitor keeps the page, we keep the traceback
+        _log.exception("a run failed")
+        said = {"kind": "error", "text": _fault(error)}
+    yield view, said | run
+
+
+def explain_for_programs(
+    image: dict[str, Any] | None, model: str | None, method: str | None, settings: Any
+) -> dict[str, Any]:
+    """Look at one picture with one model and one method; returns what the viewer would show.
+
+    Args:
+        image: File data of the picture.
+        model: A name that ``load_model`` takes.
+        method: A name in ``METHODS``.
+        settings: Settings of that method by name; those left out keep their defaults.
+    """
+    try:
+        return _look(image, model, method, _given(settings, method or ""))
+    except VizattnError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+
+
+def _given(form: Any, method: str) -> dict[str, Any]:
+    """Settings by name; a program that leaves them out sends the whole form's defaults."""
+    if form is not None and not isinstance(form, dict):
+        raise MethodError(f"settings are names with values; got {form!r}.")
+    if form and isinstance(form.get("values"), dict):
+        return dict(form["values"].get(method, {}))
+    return form or {}
+
+
+def _with_steps(
+    work: Callable[[Tell], dict[str, Any]],
+) -> Iterator[str | dict[str, Any]]:
+    """What ``work`` says it is doing, as it says it, and in the end what it returns.
+
+    It works in a thread of its own, so that a step is on the page while it lasts.
+    """
+    said: SimpleQueue[str | None] = SimpleQueue()
+
+    def tell(share: float, words: str) -> None:
+        if share < 1:  # the files of the view are still to be written
+            said.put(words)
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        working = pool.submit(work, tell)
+        working.add_done_callback(lambda _: said.put(None))
+        while (words := said.get()) is not None:
+            yield words
+    yield working.result()
+
+
+def _fault(error: Exception) -> str:
+    return (
+        f"Something went wrong inside vizattn ({type(error).__name__}). "
+        f"The server's log has the details; the view is unchanged."
+    )
+
+
+def _look(
+    picture: dict[str, Any] | None,
+    model: str | None,
+    method: str | None,
+    chosen: dict[str, Any],
+    tell: Tell | None = None,
+) -> dict[str, Any]:
+    """Explain and write the view's files where Gradio may serve them."""
+    if not picture or not picture.get("path"):
+        raise ImageError("there is no picture yet. Choose an example or upload one.")
+    path = Path(picture["path"]).resolve()
+    if not path.is_relative_to(Path(get_upload_folder()).resolve()):
+        raise ImageError("this picture was not uploaded to this page. Upload it and run again.")
+    name = picture.get("orig_name") or path.name
+    explanation = explain(
+        path,
+        model=model or "",
+        method=method or "",
+        settings=chosen,
+        name=name,
+        progress=tell,
+    )
+    view = write_view(explanation, Path(get_upload_folder()) / "vizattn" / uuid4().hex)
+    view["files"] = {part: file_data(Path(file)) for part, file in view["files"].items()}
+    return view
+
+
+def file_data(path: Path) -> dict[str, Any]:
+    """File data that Gradio moves into its cache and gives a URL."""
+    return gr.FileData(path=str(path), orig_name=path.name).model_dump()
