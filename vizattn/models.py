@@ -54,7 +54,6 @@ class VisionModel:
     readout: str = ""
 
 
-
 def load_model(
     name: str, *, weights: Literal["pretrained", "random"] = "pretrained", size: int | None = None
 ) -> VisionModel:
