@@ -1,5 +1,6 @@
 import pytest
 import torch
+from PIL import Image
 
 from vizattn import models
 from vizattn.errors import ModelError, UnknownName
@@ -102,8 +103,9 @@ def test_wrapping_leaves_the_module_alone_and_finds_its_size(tiny_vit):
 
 
 def test_a_module_that_names_no_size_asks_for_a_transform():
+    model = wrap_model(torch.nn.Linear(3, 3))
     with pytest.raises(ModelError, match="Give wrap_model a transform, such as Preprocess"):
-        wrap_model(torch.nn.Linear(3, 3))
+        model.transform(Image.new("RGB", (8, 8)))
 
 
 def test_missing_assets_say_where_they_were_looked_for(monkeypatch, tmp_path):

@@ -164,6 +164,11 @@ def _product(step: Step) -> Cast:
     return along.expand(shape)
 
 
+def _linear(step: Step) -> Cast:
+    """A linear layer, seen whole: each token stays where it was."""
+    return step.shadow(step.args[0]).centre(-1).expand(step.result.shape)
+
+
 def _attend(step: Step) -> Cast:
     """A fused kernel returns a mixture of values where each query stood."""
     query = step.shadow(step.argument("query"))
@@ -273,12 +278,13 @@ def tensors_in(args: Iterable[Any]) -> list[Tensor]:
 def _rules() -> dict[Any, Callable[[Step], Cast]]:
     """Operation -> rule; whatever is not named keeps positions when shapes allow it."""
     named = {
-        _view: "view _unsafe_view reshape",
+        _view: "view _unsafe_view reshape flatten unflatten",
         _move: "permute transpose t expand slice select unbind split split_with_sizes cat stack "
         "roll flip index index_select gather unsqueeze squeeze repeat unfold im2col narrow "
-        "pixel_shuffle pixel_unshuffle channel_shuffle",
+        "pixel_shuffle pixel_unshuffle channel_shuffle mT chunk movedim repeat_interleave",
         _pad: "constant_pad_nd",
         _product: "mm bmm addmm baddbmm",
+        _linear: "linear",
         _attend: "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
         "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
         "_scaled_dot_product_fused_attention_overrideable "
