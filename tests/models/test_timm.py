@@ -1,6 +1,7 @@
 import pytest
 import timm
 import torch
+from hub_cache import publish
 from pictures import SHAPES, error_of_frame, noise
 from safetensors.torch import save_file
 from timm.data import create_transform, resolve_model_data_config
@@ -122,6 +123,33 @@ def test_a_file_without_a_head_gives_a_model_without_one(tmp_path):
     with torch.no_grad():
         assert torch.equal(model.module(PIXELS), theirs(PIXELS))
     assert (model.checkpoint.missing, model.checkpoint.entry) == ((), "teacher")
+    assert model.labels == ()
+
+
+def test_weights_in_the_cache_are_loaded_without_a_network(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    theirs = timm.create_model("vit_tiny_patch16_224").eval()
+    (tmp_path / "repository").mkdir()
+    save_file(theirs.state_dict(), tmp_path / "repository" / "model.safetensors")
+    config = timm.get_pretrained_cfg("vit_tiny_patch16_224")
+    publish(tmp_path / "cache", config.hf_hub_id, tmp_path / "repository")
+    model = load_model("timm/vit_tiny_patch16_224")
+    with torch.no_grad():
+        assert torch.equal(model.module(PIXELS), theirs(PIXELS))
+    assert model.notes == ()
+
+
+def test_weights_that_are_nowhere_are_refused_before_the_model_is_built(tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("it was built"))
+    with pytest.raises(ModelError, match="could not be fetched"):
+        load_model("timm/vit_giant_patch14_dinov2.lvd142m")
 
 
 def test_position_embeddings_of_another_size_are_moved_by_timms_own_rule(tmp_path):

@@ -47,7 +47,7 @@ def load_hf(request: Request) -> VisionModel:
         model, notes, report = _model(request, kind, config)
     module = ImageModel(model, _settings(model, transform)).eval()
     accept_size(module, request, transform.height, transform.width)
-    labels = _labels(model.config) if hasattr(model, "classifier") else ()
+    labels = _labels(model.config) if "ImageClassification" in type(model).__name__ else ()
     label = request.name.rpartition("/")[2]
     return VisionModel(
         module, transform, labels, request.full_name, label, notes, checkpoint=report

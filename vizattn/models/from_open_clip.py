@@ -83,7 +83,7 @@ def _needs_hub(open_clip: Any, request: Request, name: str) -> bool:
 def _create(open_clip: Any, request: Request, name: str, tag: str) -> Any:
     about = open_clip.get_pretrained_cfg(name, tag) if tag else {}
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # that nothing was loaded is said in the notes
+    logging.disable(logging.ERROR)  # what it has to say is raised, or said in the notes
     try:
         whole = open_clip.create_model(
             name,

@@ -10,7 +10,7 @@ from torch import nn
 from vizattn.errors import ModelError
 from vizattn.models.checkpoint import State
 from vizattn.models.fitting import load_checkpoint
-from vizattn.models.hub import hugging_face
+from vizattn.models.hub import hugging_face, is_in_cache
 from vizattn.models.names import unknown, unknown_tag
 from vizattn.models.vision import Request, VisionModel, accept_size
 from vizattn.preprocess import Preprocess
@@ -34,7 +34,9 @@ def load_timm(request: Request) -> VisionModel:
             can_be_headless=True,
         )
     elif request.is_pretrained:
-        with hugging_face(request.full_name):
+        with hugging_face(request.full_name) as is_reachable:
+            if not is_reachable:
+                _refuse_uncached(request.name)
             module = _build(request, pretrained=True)
     else:
         module = _build(request)
@@ -62,6 +64,15 @@ def _check_name(request: Request) -> None:
             f"timm has no pretrained weights for {base!r}. Give weights=PATH for a file of your "
             f"own, or weights='random' to see how things work."
         )
+
+
+def _refuse_uncached(name: str) -> None:
+    """Before a model of a billion parameters is built, only to find that its weights are away."""
+    import timm
+
+    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    if config is not None and config.hf_hub_id and not is_in_cache(config.hf_hub_id):
+        raise FileNotFoundError(config.hf_hub_id)
 
 
 def _build(request: Request, n_classes: int | None = None, pretrained: bool = False) -> nn.Module:
@@ -120,8 +131,6 @@ def labels_of(module: nn.Module) -> tuple[str, ...]:
     if not subset or not getattr(module, "num_classes", 0):
         return ()
     info = ImageNetInfo(subset)
-    if info.num_classes() != module.num_classes:
-        return ()
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Any
 from urllib.error import HTTPError
@@ -27,8 +28,8 @@ _ONE_AT_A_TIME = RLock()
 
 
 @contextmanager
-def hugging_face(name: str) -> Iterator[None]:
-    """Fetch from the Hugging Face hub or its cache inside this block.
+def hugging_face(name: str) -> Iterator[bool]:
+    """Fetch from the Hugging Face hub or its cache inside this block; whether the hub answers.
 
     Raises:
         ModelError: Something is not in the cache and the hub cannot be reached, or the hub
@@ -39,13 +40,13 @@ def hugging_face(name: str) -> Iterator[None]:
         yield from _fetching(name, is_reachable)
 
 
-def _fetching(name: str, is_reachable: bool) -> Iterator[None]:
+def _fetching(name: str, is_reachable: bool) -> Iterator[bool]:
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = before or not is_reachable
     try:
-        yield
+        yield is_reachable
     except VizattnError:
         raise
     except Exception as error:  # each library has its own way to say that a file is not there
@@ -67,6 +68,13 @@ def torch_hub(name: str, url: str, *, is_cached: bool) -> Iterator[None]:
         yield
     except OSError as error:
         raise _refusal(name, tried, _url_answers(url), error) from error
+
+
+def is_in_cache(repository: str) -> bool:
+    """Whether anything of a repository was ever fetched to this machine."""
+    from huggingface_hub import constants
+
+    return (Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}").is_dir()
 
 
 def need(package: str, extra: str) -> Any:
