@@ -207,6 +207,12 @@ def test_a_masked_autoencoder_sees_all_patches_in_their_order(tmp_path):
     assert torch.equal(first, second)
 
 
+def test_hiera_is_captured_at_its_own_size(tmp_path):
+    transformers.HieraConfig(embed_dim=16, depths=[1, 1, 1, 1]).save_pretrained(tmp_path)
+    record = capture(load_model(f"hf/{tmp_path}", weights="random"), noise(100, 80))
+    assert len(record) == 4
+
+
 def test_random_weights_need_only_the_configuration_and_are_noted(cache, tmp_path):
     folder = tmp_path / "vit"
     save(folder, vit(), VIT_PICTURES)

@@ -204,7 +204,7 @@ def _settings(model: Any, transform: Preprocess) -> dict[str, Any]:
     own = tuple(side) if isinstance(side, (list, tuple)) else (side, side)
     if "interpolate_pos_encoding" in parameters and own != (transform.height, transform.width):
         settings["interpolate_pos_encoding"] = True
-    if "noise" in parameters and hasattr(model.config, "mask_ratio"):
+    if model.config.model_type == "vit_mae":
         model.config.mask_ratio = 0.0  # a masked auto-encoder hides patches and shuffles the rest
         patch = model.config.patch_size
         count = (transform.height // patch) * (transform.width // patch)
