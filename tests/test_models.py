@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from PIL import Image
@@ -45,36 +47,7 @@ def test_another_size_of_the_embedded_model_is_the_longer_side(chelsea):
     model = load_model("vizattn/dinov2-small", weights="random", size=224)
     pixels, _ = model.transform(chelsea)
     assert pixels.shape == (3, 154, 224)
-    assert model.notes == (models._RANDOM_NOTE,)
-
-
-def test_random_weights_are_noted_and_timms_own_preprocessing_is_used():
-    model = load_model("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights="random")
-    assert model.notes
-    assert model.transform == Preprocess(
-        224, 224, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "bicubic", "crop", 0.9
-    )
-    assert len(model.labels) == 1000
-    assert model.labels[281].startswith("tabby")
-    assert not model.module.training
-
-
-def test_a_size_of_ones_own_is_taken_by_models_that_take_any():
-    model = load_model("timm/vit_tiny_patch16_224", weights="random", size=96)
-    assert (model.transform.height, model.transform.width) == (96, 96)
-    with torch.no_grad():
-        assert model.module(torch.zeros(1, 3, 96, 96)).shape == (1, 1000)
-
-
-def test_weights_that_cannot_be_fetched_say_what_to_do_instead(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    def refuse(*_arguments, **_more):
-        raise OSError("no network")
-
-    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", refuse)
-    with pytest.raises(ModelError, match="use the embedded model 'vizattn/dinov2-small'"):
-        load_model("timm/vit_tiny_patch16_224")
+    assert model.notes == (models.RANDOM_NOTE,)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +64,25 @@ def test_an_unknown_name_is_met_with_near_ones(name, said):
         load_model(name)
 
 
-def test_an_unknown_timm_name_is_met_with_a_near_one():
-    with pytest.raises(ModelError, match="Did you mean 'timm/vit_tiny_patch16_224'"):
-        load_model("timm/vit_tiny_patch16_225")
+def test_a_file_of_ones_own_fills_the_embedded_model(tmp_path):
+    theirs = load_model("vizattn/dinov2-small", weights="random").module
+    torch.save({"model": theirs.state_dict()}, tmp_path / "own.pth")
+    model = load_model("vizattn/dinov2-small", weights=tmp_path / "own.pth")
+    assert torch.equal(model.module.blocks[5].attn.qkv.weight, theirs.blocks[5].attn.qkv.weight)
+    assert model.checkpoint.matched == model.checkpoint.total
+    assert model.notes == (model.checkpoint.sentence,)
 
 
 def test_wrapping_leaves_the_module_alone_and_finds_its_size(tiny_vit):
     model = wrap_model(tiny_vit)
     assert model.module is tiny_vit
     assert model.transform == Preprocess(64, 48)
+
+
+def test_a_size_in_a_modules_configuration_is_believed():
+    module = torch.nn.Linear(3, 3)
+    module.config = SimpleNamespace(image_size=[96, 64])
+    assert wrap_model(module).transform == Preprocess(96, 64)
 
 
 def test_a_module_that_names_no_size_asks_for_a_transform():
