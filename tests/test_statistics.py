@@ -189,6 +189,14 @@ def test_blank_rows_are_left_out_and_rows_with_filling_are_made_whole():
     assert found.sink_token.item() == 2
 
 
+def test_a_query_that_lost_something_to_filling_is_made_whole_and_a_blank_one_has_no_numbers():
+    grid = TokenGrid(1, 2, prefix=1)
+    filled = head_statistics(looking([[[0.1, 0.3, 0], [0, 1, 0], [0, 0, 1]]], grid))
+    assert filled.query_prefix["class"].item() == pytest.approx(0.25)
+    blank = layer_statistics(record := looking([[[0.0] * 3] * 3], grid), record[0]).plain()
+    assert blank["query_entropy"] == blank["mean_entropy"] == blank["sink_token"] == [None]
+
+
 def test_the_length_of_a_tile_changes_nothing(record, monkeypatch):
     whole = head_statistics(record)
     monkeypatch.setattr(attention, "TILE_FLOATS", 100)  # two rows at a time
