@@ -39,7 +39,8 @@ def write_view(explanation: Explanation, folder: Path) -> dict[str, Any]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     record = explanation.record
-    relevance = explanation.method.by_layer(record, explanation.query)
+    layers = explanation.method.by_layer(record, explanation.at)
+    relevance = torch.stack([maps.relevance for maps in layers if maps.tokens.grid == record.grid])
     maps = record.grid.to_map(relevance)
     top = maps.amax(dim=(-2, -1))
     return {
@@ -78,7 +79,7 @@ def _words(explanation: Explanation) -> dict[str, Any]:
             "class_agnostic": method.class_agnostic,
             "settings": asdict(method),
         },
-        "query": explanation.asked,
+        "query": explanation.heatmap.made["query"],
         "grid": {"rows": grid.rows, "cols": grid.cols, "prefix": list(grid.roles)},
     }
 
