@@ -16,11 +16,12 @@ FLOORS = {
     "record": 4, "observation": 4,
     "capture": 5, "methods": 5,
     "overlay": 6, "statistics": 6, "features": 6,
-    "figures": 7,
+    "figures": 7, "animation": 7,
     "explain": 8,
-    "export": 9, "viewer": 9,
-    "ui": 10, "cli": 10,
-    "__main__": 11,
+    "recipe": 9, "viewer": 9,
+    "export": 10,
+    "ui": 11, "cli": 11,
+    "__main__": 12,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
