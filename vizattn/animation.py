@@ -1,16 +1,37 @@
-"""Frames as a GIF or an MP4. Frames are arrays; what is on them is decided elsewhere."""
+"""Films through the layers: what a frame shows, and how frames become a GIF or an MP4."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from vizattn.drawing import (
+    FAINT,
+    INK,
+    QUIET,
+    Look,
+    Panel,
+    add_axes,
+    draw_bar,
+    draw_panel,
+    off_map,
+    resized,
+    write,
+)
 from vizattn.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Longer side of the picture in pixels: small enough to be sent around. Smaller pictures are
+# enlarged, and narrow ones stand in the middle, because words need the room.
+SIDE = 640
 
 # A layer is looked at for this long, the last one twice as long.
 SECONDS = 0.7
@@ -23,6 +44,64 @@ _KEPT = 32
 _EDGES = np.array([[0, 0, 0], [255, 255, 255]], dtype=np.uint8)
 
 Frames = Sequence[UInt8[np.ndarray, "height width 3"]]
+
+
+def film_frame(
+    panel: Panel, image: Image.Image, *, title: str, step: int, n_steps: int, look: Look
+) -> UInt8[np.ndarray, "height width 3"]:
+    """One frame of a film through the layers: RGB, with even sides as video wants them.
+
+    Args:
+        panel: The map of this step; its label says which.
+        image: The original picture.
+        title: What the whole film shows.
+        step: Number of this step, from 0.
+        n_steps: How many there are.
+        look: How the maps are coloured; its ``top`` is that of all frames.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    small = resized(image, SIDE)
+    dpi, edge = 100.0, 16
+    width, height = SIDE + 2 * edge, _even(small.height + 2 * edge + 124)
+    figure = Figure(figsize=(width / dpi, height / dpi), dpi=dpi)
+    inch = edge / dpi
+    write(figure, inch, height / dpi - inch - 0.15, title, size=9, colour=QUIET)
+    write(figure, inch, height / dpi - inch - 0.40, panel.label, size=12, weight="bold")
+    right = width / dpi - inch
+    write(
+        figure,
+        right,
+        height / dpi - inch - 0.40,
+        off_map(panel.heat),
+        size=9,
+        colour=QUIET,
+        right=True,
+    )
+    left = (width - small.width) / 2 / dpi
+    lower = (height - edge - 52 - small.height) / dpi
+    axis = add_axes(figure, left, lower, small.width / dpi, small.height / dpi)
+    draw_panel(axis, panel, image, small, look)
+    _progress(figure, (inch, lower - 0.1), right - inch, step, n_steps)
+    draw_bar(figure, look, inch)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]  # matplotlib is typed in part
+    pixels: np.ndarray = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return pixels[..., :3].copy()
+
+
+def _progress(
+    figure: Figure, corner: tuple[float, float], wide: float, step: int, n_steps: int
+) -> None:
+    """A short line for every step, those until now in ink."""
+    axis = add_axes(figure, *corner, wide, 0.035)
+    axis.set(xlim=(0, n_steps), ylim=(0, 1))
+    gap = min(0.25, 0.04 * n_steps / wide)
+    for number in range(n_steps):
+        colour = INK if number <= step else FAINT
+        left = number * (n_steps - 1 + gap) / max(1, n_steps - 1) if n_steps > 1 else 0
+        axis.broken_barh([(left, 1 - gap)], (0, 1), facecolors=colour)
 
 
 def require_video() -> None:
@@ -50,13 +129,18 @@ def write_gif(
             frames alone would drop the rare colours, which are those of the strongest patches.
         seconds: How long each frame stays; the last one stays twice as long.
     """
-    palette = _palette(frames, np.concatenate([colours[:: len(colours) // _KEPT], _EDGES]))
+    palette = _palette(frames, np.concatenate([_evenly(colours, _KEPT), _EDGES]))
     first, *others = [
         Image.fromarray(frame).quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
         for frame in frames
     ]
     shown = [round(1000 * seconds)] * len(others) + [round(2000 * seconds)]
     first.save(path, save_all=True, append_images=others, duration=shown, loop=0, disposal=1)
+
+
+def _evenly(colours: UInt8[np.ndarray, "colour 3"], count: int) -> UInt8[np.ndarray, "kept 3"]:
+    kept: np.ndarray = colours[np.linspace(0, len(colours) - 1, count).round().astype(int)]
+    return kept
 
 
 def _palette(frames: Frames, kept: UInt8[np.ndarray, "kept 3"]) -> Image.Image:
@@ -110,3 +194,7 @@ def write_mp4(frames: Frames, path: Path, seconds: float = SECONDS) -> None:
                 writer.send(np.ascontiguousarray(frame))
     finally:
         writer.close()
+
+
+def _even(pixels: int) -> int:
+    return pixels + pixels % 2

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vizattn.animation import require_video, write_gif, write_mp4
+from vizattn.animation import film_frame, require_video, write_gif, write_mp4
+from vizattn.drawing import Look, Panel, asked_patch, shared_top
 from vizattn.errors import UnknownName
 from vizattn.explain import Explanation
-from vizattn.figures import Look, Panel, asked_patch, film_frame, plot_maps, shared_top
+from vizattn.figures import plot_maps
 from vizattn.heatmap import Heatmap
 from vizattn.methods.base import LayerMaps
 from vizattn.methods.fusion import fuse
@@ -155,7 +156,8 @@ class _View:
         method, record = self.explanation.method, self.explanation.record
         words = Query.of(record, method.asked(record), self.explanation.at).words
         model = self.explanation.model.label or record.model
-        return f"{model}: {method.title.lower()} of {words}"
+        notes = "".join(f" ({note.partition(':')[0]})" for note in record.notes)
+        return f"{model}{notes}: {method.title.lower()} of {words}"
 
     def panels(self) -> tuple[str, list[Panel]]:
         """All heads of the layer shown, or all layers of a method without heads."""
