@@ -26,6 +26,7 @@ class AttentionCall:
         softmax: The softmax, where it was not fused.
         blank: Queries that had no key left to look at: their softmax is uniform by arithmetic only.
         weights: What multiplied the values: the softmax again, or what was made of it.
+        output: Weights times values as the model got them, where the recorder was asked to keep it.
         from_scores: Whether the softmax was taken of queries times keys, not of something else.
     """
 
@@ -42,6 +43,7 @@ class AttentionCall:
     softmax: Tensor | None = None
     blank: Tensor | None = None
     weights: Tensor | None = None
+    output: Tensor | None = None
     from_scores: bool = True
 
     @property

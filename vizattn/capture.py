@@ -92,11 +92,11 @@ def _on_picture(place: CallPlace, frame: Frame, size: tuple[int, int]) -> CallPl
     return replace(place, queries=move(place.queries), keys=move(place.keys))
 
 
-def layer_of(call: AttentionCall, place: CallPlace) -> Attention:
+def layer_of(call: AttentionCall, place: CallPlace) -> LayerAttention | DenseAttention:
     """One call of the one picture in the batch, as a layer of a record."""
     order = place.windows.flatten()
-    form = _dense if call.q is None else _linear
-    return form(call, place, None if torch.equal(order, torch.arange(len(order))) else order)
+    moved = None if torch.equal(order, torch.arange(len(order))) else order
+    return _dense(call, place, moved) if call.q is None else _linear(call, place, moved)
 
 
 def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> LayerAttention:

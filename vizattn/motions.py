@@ -75,6 +75,11 @@ def keep(step: Step) -> Cast:
     return step.all(combined)
 
 
+def _lose(_step: Step) -> Cast:
+    """Sorted, accumulated and transformed numbers come from everywhere along an axis."""
+    return None
+
+
 def _move(step: Step) -> Cast:
     """Views, slices, rolls, concatenations: positions move as the numbers do."""
     parts = []
@@ -282,6 +287,7 @@ def _rules() -> dict[Any, Callable[[Step], Cast]]:
         _move: "permute transpose t expand slice select unbind split split_with_sizes cat stack "
         "roll flip index index_select gather unsqueeze squeeze repeat unfold im2col narrow "
         "pixel_shuffle pixel_unshuffle channel_shuffle mT chunk movedim repeat_interleave",
+        _lose: "sort topk cumsum cumprod _fft_r2c _fft_c2c _fft_c2r",
         _pad: "constant_pad_nd",
         _product: "mm bmm addmm baddbmm",
         _linear: "linear",

@@ -50,6 +50,8 @@ def observe(
     pixels: Tensor,
     inputs: dict[str, Any] | None = None,
     readout: str = "",
+    *,
+    keep_outputs: bool = False,
 ) -> Observation:
     """Run a module once on the pixels of one picture, ``[3, height, width]``, and look.
 
@@ -63,21 +65,30 @@ def observe(
     key = (tuple(batch.shape), tuple(sorted(inputs or {})), readout)
     known = _PLACES.setdefault(module, {}).get(key)
     if known is not None:
-        recorder = Recorder(module)
+        recorder = Recorder(module, keep_outputs=keep_outputs)
         with torch.no_grad(), _below_autograd(), recorder:
             output = module(batch, **(inputs or {}))
         if known[0] == _signature(recorder.calls):
             return Observation(recorder.calls, known[1], recorder.unrecorded, output)
-    return _trace(module, batch, inputs or {}, readout, key)
+    return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
 
 
 def _trace(
-    module: nn.Module, batch: Tensor, inputs: dict[str, Any], readout: str, key: Any
+    module: nn.Module,
+    batch: Tensor,
+    inputs: dict[str, Any],
+    readout: str,
+    key: Any,
+    keep_outputs: bool,
 ) -> Observation:
     """The same with positions carried along; they are remembered when no picture can move them."""
     tracer = PositionTracer(batch)
     positions: list[tuple[Positions | None, Positions | None]] = []
-    recorder = Recorder(module, on_call=lambda call: positions.append(_positions(tracer, call)))
+    recorder = Recorder(
+        module,
+        on_call=lambda call: positions.append(_positions(tracer, call)),
+        keep_outputs=keep_outputs,
+    )
     with torch.no_grad(), tracer, recorder:
         output = module(batch, **inputs)
     height, width = batch.shape[-2:]
@@ -91,8 +102,11 @@ def _trace(
 
 
 def _signature(calls: list[AttentionCall]) -> list[Any]:
-    """What two passes have in common when their tokens lie in the same places."""
-    return [(call.module, call.operation, _query_shape(call)) for call in calls]
+    """What two passes have in common when their tokens lie in the same places.
+
+    Not the operation: a softmax has another name where autograd is out of the way.
+    """
+    return [(call.module, _query_shape(call)) for call in calls]
 
 
 def _query_shape(call: AttentionCall) -> torch.Size:

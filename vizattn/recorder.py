@@ -60,13 +60,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     """
 
     def __init__(
-        self, model: nn.Module, on_call: Callable[[AttentionCall], None] | None = None
+        self,
+        model: nn.Module,
+        on_call: Callable[[AttentionCall], None] | None = None,
+        *,
+        keep_outputs: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AttentionCall] = []
         self.unrecorded: list[tuple[str, str]] = []
         self._model = model
         self._on_call = on_call
+        self._keep_outputs = keep_outputs
         self._names = {id(module): name for name, module in model.named_modules()}
         self._trails: dict[int, _Trail] = {}
         self._operations = 0
@@ -98,7 +103,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             self.unrecorded.append((self._caller()[0], reason))
         return result
 
-    def _keep(self, call: AttentionCall) -> None:
+    def _keep(self, call: AttentionCall, output: Tensor | None = None) -> None:
+        call.output = output if self._keep_outputs else None
         self.calls.append(call)
         if self._on_call is not None:
             self._on_call(call)
@@ -119,7 +125,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             causal=bool(given.get("is_causal", False)),
             lse=lse,
         )
-        self._keep(call)
+        self._keep(call, _tensors([result] if isinstance(result, Tensor) else result)[0])
 
     def _on_layer(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any
@@ -169,18 +175,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         left, right = [x for x in _tensors(args) if x.dim() > 1][-2:]
         first, second = self._softmax_of(left), self._softmax_of(right)
         if first is not None and not self._is_weight(right):
-            self._complete(first, left, right)
+            self._complete(first, left, right, result)
         elif second is not None and not self._is_weight(left):
-            self._complete(second, right.mT, left.mT)  # v Aᵀ: values stand on the left
+            self._complete(second, right.mT, left.mT, result.mT)  # v Aᵀ: values stand on the left
         elif not self._is_weight(left) and not self._is_weight(right):
             self._mark(result, None)
         else:
             self._follow(args, result)  # heads mixed by a learnt matrix
 
-    def _complete(self, call: AttentionCall, weights: Tensor, values: Tensor) -> None:
+    def _complete(
+        self, call: AttentionCall, weights: Tensor, values: Tensor, output: Tensor
+    ) -> None:
         call.weights, call.v = weights, values
         self._trails = {key: t for key, t in self._trails.items() if t.call is not call}
-        self._keep(call)
+        self._keep(call, output)
 
     def _softmax_of(self, tensor: Tensor) -> AttentionCall | None:
         """The softmax that a tensor comes from, when the same module is still at work on it."""
