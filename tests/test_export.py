@@ -247,6 +247,16 @@ def test_names_are_text_in_a_figure_and_nothing_else(explanation, tmp_path):
     assert not any(text.get_parse_math() for text in figure.texts)
 
 
+def test_a_method_with_heads_shows_those_of_the_chosen_layer(explanation):
+    from vizattn.export import _View
+
+    title, panels = _View(explanation, {}).panels()
+    assert title == "tiny: raw attention of the class token, layer 2"
+    assert [panel.label for panel in panels] == ["head 1", "head 2"]
+    for panel, weights in zip(panels, explanation.record[1].rows(0)[:, 0, 1:], strict=True):
+        torch.testing.assert_close(panel.heat.values, weights.reshape(4, 4))
+
+
 def test_a_method_without_heads_shows_all_layers(model):
     from vizattn.export import _View
 
@@ -329,6 +339,19 @@ def test_a_gif_keeps_the_rare_colours_of_the_strongest_patches(model, tmp_path):
     bar = frames[0][-70:]
     assert np.abs(bar.astype(int) - last).sum(-1).min() <= 6
     assert (bar == 255).all(-1).mean() > 0.5  # paper stays white
+
+
+def test_colours_of_a_gif_are_those_of_the_frames(tmp_path):
+    from vizattn.export import _View
+
+    look = explain(assets() / "examples" / "chelsea.jpg", settings={"layer": 12})
+    frames, _ = film(look, tmp_path)
+    for shown, drawn in zip(frames, _View(look, {}).frames, strict=True):
+        off = shown[:576, :672].astype(float) - drawn[:576, :672]
+        areas = off.reshape(72, 8, 84, 8, 3).mean((1, 3))  # dithering is right on average
+        assert np.abs(off).mean() < 2
+        # 11 of 255 levels; 17 when the palette counts colours as often as they are there
+        assert np.quantile(np.abs(areas).max(-1), 0.999) < 13
 
 
 @pytest.mark.skipif(find_spec("imageio_ffmpeg") is None, reason="imageio-ffmpeg is not installed")
