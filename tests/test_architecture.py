@@ -15,12 +15,13 @@ FLOORS = {
     "layers": 3, "models": 3, "layouts": 3, "tracer": 3,
     "record": 4, "observation": 4,
     "capture": 5, "methods": 5,
-    "overlay": 6, "audit": 6,
-    "figures": 7,
-    "explain": 8,
-    "export": 9, "viewer": 9,
-    "ui": 10, "cli": 10,
-    "__main__": 11,
+    "overlay": 6, "audit": 6, "statistics": 6, "features": 6,
+    "drawing": 7,
+    "explain": 8, "figures": 8, "animation": 8,
+    "recipe": 9, "viewer": 9,
+    "export": 10,
+    "ui": 11, "cli": 11,
+    "__main__": 12,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
