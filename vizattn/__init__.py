@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from vizattn.errors import VizattnError as VizattnError
     from vizattn.explain import Explanation as Explanation
     from vizattn.explain import explain as explain
+    from vizattn.export import save_explanation as save_explanation
+    from vizattn.features import capture_features as capture_features
     from vizattn.figures import plot_heads as plot_heads
     from vizattn.frame import Frame as Frame
     from vizattn.grid import TokenGrid as TokenGrid
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from vizattn.overlay import overlay as overlay
     from vizattn.preprocess import Preprocess as Preprocess
     from vizattn.record import AttentionRecord as AttentionRecord
+    from vizattn.statistics import head_statistics as head_statistics
     from vizattn.vit import ViT as ViT
 
 # Public name -> the room it lives in.
@@ -61,6 +64,9 @@ _ROOMS = {
     "open_image": "images",
     "overlay": "overlay",
     "plot_heads": "figures",
+    "save_explanation": "export",
+    "head_statistics": "statistics",
+    "capture_features": "features",
     "wrap_model": "models",
 }
 

@@ -16,6 +16,16 @@ from vizattn.errors import VizattnError
 
 if TYPE_CHECKING:
     from vizattn.audit import Audit
+    from vizattn.models import VisionModel
+
+Weights = Annotated[
+    str,
+    typer.Option(
+        metavar="pretrained|random|FILE",
+        help="Random weights show how things work, without asking a hub; or a file of weights.",
+    ),
+]
+Size = Annotated[int | None, typer.Option(help="Side of the input, in pixels.")]
 
 app = typer.Typer(
     help="See where every layer and head of a vision transformer looks.",
@@ -54,6 +64,8 @@ def explain(
     context: typer.Context,
     picture: Annotated[Path, typer.Argument(help="The picture to look at.")],
     model: Annotated[str, typer.Option(help="Model by name.")] = "vizattn/dinov2-small",
+    weights: Weights = "pretrained",
+    size: Size = None,
     method: Annotated[str, typer.Option(help="Method by name; see `vizattn methods`.")] = "raw",
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 1, or from -1 backwards.", show_default="last")
@@ -95,7 +107,7 @@ def explain(
     with out.status("Looking", spinner="dots") as status:
         explanation = look(
             picture,
-            model=model,
+            model=_model(model, weights, size),
             method=method,
             settings=given,
             at=_pixel(at),
@@ -133,10 +145,8 @@ def methods() -> None:
 @app.command()
 def check(
     model: Annotated[str, typer.Argument(help="Model by name.")] = "vizattn/dinov2-small",
-    size: Annotated[int | None, typer.Option(help="Side of the input, in pixels.")] = None,
-    random: Annotated[
-        bool, typer.Option("--random", help="Use random weights, without asking a hub.")
-    ] = False,
+    weights: Weights = "pretrained",
+    size: Size = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Say which attention calls of a model are seen, of which kind, how exactly, and which are not.
@@ -150,7 +160,7 @@ def check(
     from vizattn.models import load_model
 
     with out.status("Loading the model", spinner="dots") as status:
-        loaded = load_model(model, weights="random" if random else "pretrained", size=size)
+        loaded = load_model(model, weights=weights, size=size)
         status.update("Watching one forward pass")
         pixels, _ = loaded.transform(noise())
         report = audit(loaded, pixels)
@@ -169,6 +179,15 @@ def serve(
     from vizattn.ui.page import launch
 
     launch(port=port)
+
+
+def _model(name: str, weights: str, size: int | None) -> str | VisionModel:
+    """The name alone, where it says everything: explain keeps models by their names."""
+    if weights == "pretrained" and size is None:
+        return name
+    from vizattn.models import load_model
+
+    return load_model(name, weights=weights, size=size)
 
 
 def _print_audit(report: Audit) -> None:
