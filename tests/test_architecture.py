@@ -14,7 +14,7 @@ FLOORS = {
     "layers": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
     "record": 3, "models": 3, "layouts": 3,
     "capture": 4, "methods": 4,
-    "overlay": 5,
+    "overlay": 5, "rows": 5,
     "figures": 6,
     "explain": 7,
     "export": 8, "viewer": 8,

@@ -248,7 +248,7 @@ def test_a_program_gets_the_same_answer_and_errors_as_sentences(app, photos):
         image=handle_file(photos[0]), model="vizattn/dinov2-small", method="rollout",
         settings=settings, api_name="/explain",
     )  # fmt: skip
-    assert answer["grid"] == {"rows": 25, "cols": 37, "prefix": ["class"]}
+    assert answer["layers"][-1]["grid"] == {"rows": 25, "cols": 37, "prefix": ["class"]}
     assert answer["method"]["settings"]["residual"] == 0.25
     assert answer["picture"]["name"] == "chelsea.jpg"
     with pytest.raises(AppError, match="Did you mean 'rollout'"):

@@ -159,25 +159,14 @@ def test_the_pointer_reads_the_patch_under_it(show, make_payload):
     page.wait_for_selector('[data-part="tip"]', state="hidden")
 
 
-def test_a_click_keeps_a_patch_read_until_it_is_clicked_again_or_escaped(show, make_payload):
+def test_without_queries_and_keys_a_click_reads_and_nothing_is_pinned(show, make_payload):
     page = show(make_payload(MAPS))
     page.mouse.click(*at_patch(page, 0, 1))
-    page.mouse.move(*at_patch(page, 1, 2))
     assert text(page, "tip") == "1, 2 · 28 %"
-    press(page, "ArrowLeft")
-    assert text(page, "tip") == "1, 2 · 7.5 %"
-    press(page, "Escape")
-    page.wait_for_selector('[data-part="tip"]', state="hidden")
-    page.mouse.click(*at_patch(page, 0, 1))
-    page.mouse.click(*at_patch(page, 0, 1))
-    assert page.evaluate("__vizattn.state.pinned") == -1
-
-
-def test_shift_and_arrows_move_the_read_patch_without_a_pointer(show, make_payload):
-    page = show(make_payload(MAPS))
-    press(page, "Enter", "Shift+ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight")
-    assert page.evaluate("__vizattn.state.pinned") == 5  # from 1, 2 to the last corner
-    assert text(page, "tip") == "2, 3 · 7.5 %"
+    assert text(page, "hint").endswith("the pointer reads values.")
+    assert page.evaluate("__vizattn.state.pins") == []
+    assert page.is_disabled('[data-part="askPatch"]')
+    assert not page.is_visible('[data-part="direction"]')
 
 
 def test_in_the_head_strip_left_and_right_stay_with_the_layers(show, make_payload):
@@ -195,11 +184,10 @@ def test_what_a_reader_has_to_know_of_the_model_is_said(show, make_payload):
     assert text(show(payload), "remarks") == "The weights are random."
 
 
-def test_a_tap_reads_a_patch_and_keeps_it(show, make_payload):
+def test_without_queries_and_keys_a_tap_reads_a_patch(show, make_payload):
     page = show(make_payload(MAPS), has_touch=True, viewport={"width": 390, "height": 844})
     page.touchscreen.tap(*at_patch(page, 0, 2))
     assert text(page, "tip") == "1, 3 · 18 %"
-    assert page.evaluate("__vizattn.state.pinned") == 2
 
 
 def test_a_cropped_picture_is_read_only_where_the_model_saw_it(show, make_payload):

@@ -16,6 +16,7 @@ import gradio as gr
 from vizattn.methods import METHODS, Setting, settings
 from vizattn.models import MODELS, assets
 from vizattn.ui import canvas
+from vizattn.ui.program import styles
 from vizattn.ui.run import explain_for_programs, file_data, press_run
 from vizattn.ui.theme import theme
 
@@ -94,7 +95,7 @@ def page_settings() -> dict[str, Any]:
     """Arguments of ``Blocks.launch`` that the page relies on."""
     return {
         "theme": theme(),
-        "head": f"<style>{canvas.styles()}</style>",
+        "head": f"<style>{styles()}</style>",
         "footer_links": ["api"],
         "max_file_size": "15mb",
         "run_history": False,  # it would keep visitors' pictures in their browser

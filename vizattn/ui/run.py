@@ -16,7 +16,8 @@ from gradio.utils import get_upload_folder
 
 from vizattn.errors import ImageError, MethodError, VizattnError
 from vizattn.explain import explain
-from vizattn.viewer import write_view
+from vizattn.ui.ask import keep
+from vizattn.viewer import View, write_view
 
 Tell = Callable[[float, str], None]
 """Called with a share from 0 to 1 and what is being done."""
@@ -128,9 +129,16 @@ def _look(
         name=name,
         progress=tell,
     )
-    view = write_view(explanation, Path(get_upload_folder()) / "vizattn" / uuid4().hex)
-    view["files"] = {part: file_data(Path(file)) for part, file in view["files"].items()}
-    return view
+    return _shown(View.of(explanation))
+
+
+def _shown(view: View) -> dict[str, Any]:
+    """Write the files of a view where Gradio may serve them, and keep it for questions."""
+    folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
+    payload = write_view(view, folder)
+    payload["files"] = {part: file_data(Path(file)) for part, file in payload["files"].items()}
+    keep(view, payload, folder)
+    return payload
 
 
 def file_data(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ async function load(payload) {
   opened = payload.id;
   try {
     const [bytes, address] = await Promise.all([fetchBytes(payload.files.maps), fetchPhoto(payload.files.picture)]);
-    if (turn === newest) open(new Data(payload, new Uint16Array(bytes)), address);
+    if (turn === newest) open(openData(payload, bytes, address));
   } catch (error) {
     if (turn !== newest) return;
     opened = null;
@@ -41,23 +41,27 @@ async function load(payload) {
   }
 }
 
-function open(next, address) {
+function openData(payload, bytes, address) {
+  const made = new Data(payload, new Uint16Array(bytes), address);
+  return Object.assign(made, { rows: new RowStore(made), answers: new Map(), lastAnswer: null, trouble: null });
+}
+
+/* Questions are put to one picture: with the next one they start anew. */
+function open(next) {
   const first = data === null;
   data = next;
-  const heads = data.headNames();
   Object.assign(state, {
     layer: first ? data.layers : clamp(state.layer, 1, data.layers),
-    head: heads.includes(state.head) ? state.head : heads[0], pinned: -1, pointed: -1,
+    pins: [], pointed: null, last: null, adding: false, held: false, ask: "own",
   });
   const layerRange = element.querySelector('[data-choice="range"] [data-value="layer"]');
-  layerRange.hidden = heads.length < 2;   // there, a layer is one map
+  layerRange.hidden = data.mostHeads < 2;   // there, a layer is one map
   if (layerRange.hidden && state.range === "layer") state.range = "map";
   part("failure").hidden = true;
   setAttribute(root, "data-state", "open");
-  openPicture(address);
+  openPicture();
   openStrip();
   openTimeline();
-  openMass();
   nameData();
   layOut();
   draw();
@@ -73,7 +77,7 @@ function prepare(which) {
   let layer = 1;
   const next = () => {
     if (which !== data || layer > which.layers) return;
-    for (const head of which.headNames()) which.map(layer, head).sorted();
+    for (const head of which.headNames(layer)) which.map(layer, head).sizes();
     layer += 1;
     setTimeout(next, 0);
   };
@@ -85,12 +89,21 @@ function nameData() {
   if (!data) return;
   const { picture: whole, input, model, method } = data.payload;
   setText(part("summary"), [whole.name, model.label, phrase(method.title)].join(" · "));
-  const size = word("note", { width: whole.width, height: whole.height, a: input.width, b: input.height, columns: data.columns, rows: data.rows });
+  const { rows, columns } = data.info(data.layers).place;
+  const size = word("note", { width: whole.width, height: whole.height, a: input.width, b: input.height, columns, rows });
   setText(part("note"), `${size}, ${word(sawEverything() ? "noteWhole" : "noteCropped")}`);
-  setText(part("remarks"), (model.notes ?? []).map(phrase).join(" "));
-  part("remarks").hidden = !model.notes?.length;
+  const remarks = [...(model.notes ?? []).map(phrase), ...undrawnLayers()];
+  setText(part("remarks"), remarks.join(" "));
+  part("remarks").hidden = !remarks.length;
   photo.alt = word("photoText", { file: whole.name });
   nameThumbs();
+}
+
+/* Layers that were captured and cannot be laid over the picture are named with the reason. */
+function undrawnLayers() {
+  const reasons = new Map();
+  for (const { layer, reason } of data.payload.undrawn ?? []) reasons.set(reason, [...(reasons.get(reason) ?? []), layer + 1]);
+  return [...reasons].map(([reason, layers]) => word("undrawn", { layers: layers.join(", "), reason: phrase(reason) }));
 }
 
 function speakLanguage() {
