@@ -73,6 +73,14 @@ def dot_image(width, height, x, y, radius=6):
     return Image.fromarray(values)
 
 
+def tokens_of(grid, frame=None, index=None):
+    """Where the tokens of a grid lie; on ten pixels for each patch when nothing else is said."""
+    from vizattn.frame import Frame
+    from vizattn.places import Tokens
+
+    return Tokens(grid, frame or Frame(0, 0, 10 * grid.cols, 10 * grid.rows), index)
+
+
 def dense(layer):
     """All weights of a layer, ``[head, query, key]``, the slow and obvious way in float64."""
     scores = layer.q.double() @ layer.k.double().mT * layer.scale

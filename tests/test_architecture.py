@@ -10,21 +10,21 @@ PACKAGE = Path(__file__).parent.parent / "vizattn"
 # Every room and its floor. A new room is written down here, or these tests fail.
 FLOORS = {
     "errors": 0,
-    "attention": 1, "grid": 1, "frame": 1,
-    "layers": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
-    "record": 3, "models": 3, "layouts": 3,
-    "capture": 4, "methods": 4,
-    "overlay": 5, "rows": 5,
-    "figures": 6,
-    "explain": 7,
-    "export": 8, "viewer": 8,
-    "ui": 9, "cli": 9,
-    "__main__": 10,
+    "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1,
+    "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2, "motions": 2,
+    "layers": 3, "models": 3, "layouts": 3, "tracer": 3,
+    "record": 4, "observation": 4,
+    "capture": 5, "methods": 5,
+    "overlay": 6, "audit": 6, "rows": 6,
+    "figures": 7,
+    "explain": 8,
+    "export": 9, "viewer": 9,
+    "ui": 10, "cli": 10,
+    "__main__": 11,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
 NEIGHBOURS = {
-    ("models", "layouts"): "a loaded model answers where its tokens lie",
     ("cli", "ui"): "the command `app` opens the page",
 }
 

@@ -1,14 +1,13 @@
 import pytest
 import torch
-from conftest import dense
+from conftest import dense, tokens_of
 from hypothesis import given
 from hypothesis import settings as property_settings
 from hypothesis import strategies as st
 
 from vizattn.errors import FrameError, MethodError, OutOfRange, UnknownName
-from vizattn.frame import Frame
 from vizattn.grid import TokenGrid
-from vizattn.layers import DenseAttention, Place
+from vizattn.layers import DenseAttention
 from vizattn.methods import METHODS, RawAttention, Rollout, find_method, parse_settings, settings
 from vizattn.methods.discard import kth_smallest
 from vizattn.record import AttentionRecord
@@ -42,14 +41,13 @@ def record_of(*weights, prefix=1):
     """A record of given weights, one ``[head, query, key]`` per layer, patches in one row."""
     weights = [torch.as_tensor(w, dtype=torch.float32) for w in weights]
     n_tokens = weights[0].shape[-1]
-    place = Place(
-        TokenGrid(1, n_tokens - prefix, prefix), Frame(0, 0, 10 * (n_tokens - prefix), 10)
-    )
+    tokens = tokens_of(TokenGrid(1, n_tokens - prefix, prefix))
+    about = ("self", tokens, tokens, "", True)
     layers = tuple(
-        DenseAttention(f"layer{i}", "self", place, w, torch.zeros(*w.shape[:2], 1))
+        DenseAttention(f"layer{i}", *about, w, torch.zeros(*w.shape[:2], 1))
         for i, w in enumerate(weights)
     )
-    return AttentionRecord(layers, place.grid, place.frame, (10, 10 * (n_tokens - prefix)))
+    return AttentionRecord(layers, tokens.frame, (10, 10 * (n_tokens - prefix)))
 
 
 def test_raw_attention_of_the_class_token_is_its_row(record):
@@ -77,12 +75,12 @@ def test_any_query_mixes_rows_in_its_own_proportion(record):
 
 def test_looking_through_all_layers_gives_what_each_alone_gives(record):
     query = record.grid.query
-    every = RawAttention().by_layer(record, query)
-    assert every.shape == (3, 2, 17)
+    every = [maps.relevance for maps in RawAttention().by_layer(record)]
+    assert [maps.shape for maps in every] == [(2, 17)] * 3
     for layer in range(3):
         for head in range(2):
             alone = RawAttention(layer=layer, head=head)(record, query)
-            torch.testing.assert_close(every[layer, head], alone)
+            torch.testing.assert_close(every[layer][head], alone)
 
 
 def test_two_layers_of_rollout_worked_out_by_hand():
@@ -118,12 +116,11 @@ def test_rollout_is_the_dense_product_of_the_paper(record, residual, fusion, dis
 
 @pytest.mark.parametrize("given", [{}, {"start_layer": 1}, {"fusion": "max", "discard": 0.5}])
 def test_rollouts_through_each_layer_come_out_of_one_pass(record, given):
-    query = record.grid.cls
-    every = Rollout(**given).by_layer(record, query)
-    assert every.shape == (3, 1, 17)
-    for layer in range(3):
-        expected = dense_rollout(record, query, **given, upto=layer + 1)
-        torch.testing.assert_close(every[layer, 0].double(), expected, rtol=0, atol=1e-6)
+    every = Rollout(**given).by_layer(record)
+    assert [maps.layer for maps in every] == list(range(given.get("start_layer", 0), 3))
+    for maps in every:
+        expected = dense_rollout(record, record.grid.cls, **given, upto=maps.layer + 1)
+        torch.testing.assert_close(maps.relevance[0].double(), expected, rtol=0, atol=1e-6)
 
 
 @property_settings(max_examples=30, deadline=None)

@@ -11,13 +11,23 @@ def test_a_saved_record_comes_back_the_same(record, tiny_vit, pixels, tmp_path):
     for kept in (record, capture(tiny_vit, pixels[:, :, :48])):
         loaded = AttentionRecord.load(kept.save(tmp_path / "cat"))
         assert (loaded.grid, loaded.frame, loaded.input_size) == (
-            kept.grid, kept.frame, kept.input_size,
-        )  # fmt: skip
+            kept.grid,
+            kept.frame,
+            kept.input_size,
+        )
         assert (loaded.model, loaded.notes) == (kept.model, kept.notes)
         assert torch.equal(loaded.output, kept.output)
         for ours, theirs in zip(loaded, kept, strict=True):
-            assert (ours.name, ours.kind, ours.place) == (theirs.name, theirs.kind, theirs.place)
+            assert (ours.name, ours.kind, ours.is_exact) == (
+                theirs.name,
+                theirs.kind,
+                theirs.is_exact,
+            )
             assert type(ours) is type(theirs)
+            for side in ("queries", "keys"):
+                first, second = getattr(ours, side), getattr(theirs, side)
+                assert (first.grid, first.frame) == (second.grid, second.frame)
+                assert torch.equal(first.numbers(), second.numbers())
             for name in ours.tensors:
                 first, second = getattr(ours, name), getattr(theirs, name)
                 assert first is second or torch.equal(first, second)
@@ -55,7 +65,7 @@ def test_it_is_a_sequence_and_introduces_itself(record):
     assert record[-1] is record[2] is list(record)[2]
     assert len(record[1:]) == 2
     assert repr(record).startswith(
-        "AttentionRecord(VisionTransformer: 3 layers × 2 heads, 17 tokens (1 prefix + 4×4)"
+        "AttentionRecord(VisionTransformer: 3 layers × 2 heads, 17 tokens, "
     )
 
 
@@ -74,7 +84,8 @@ def test_dense_and_linear_layers_answer_alike(record):
 
     for layer in record:
         weights = layer.rows(range(17))
-        twin = DenseAttention(layer.name, layer.kind, layer.place, weights, layer.v)
+        about = (layer.name, layer.kind, layer.queries, layer.keys, "", True)
+        twin = DenseAttention(*about, weights, layer.v)
         relevance = torch.rand(2, 17)
         torch.testing.assert_close(twin.rows([3, -1]), layer.rows([3, -1]))
         torch.testing.assert_close(twin.columns(2), layer.columns(2))

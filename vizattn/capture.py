@@ -1,56 +1,30 @@
 """From a model and a picture to a record of its attention, in one forward pass.
 
 The model runs as it is, fused kernels and all, and its output is bit-identical to a plain forward
-pass: a recorder watches the operations below it (see ``recorder``). The first time that a model
-meets an input of some size, a tracer runs along and finds out where every token lies (``tracer``).
-What comes back is complete or an error, never a part of it and never a substitute.
+pass, because it is only watched (``observation``). What comes back is complete or an error, never
+a part of it and never a substitute.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from vizattn.calls import AttentionCall, for_all_heads
 from vizattn.errors import CaptureError
 from vizattn.frame import Frame
 from vizattn.images import ImageSource, open_image
 from vizattn.layers import Attention, DenseAttention, LayerAttention, default_scale
-from vizattn.layouts import readout_of, roles_of
 from vizattn.models import VisionModel, wrap_model
-from vizattn.places import CallPlace, Inputs, Positions, Tokens, place_call
+from vizattn.observation import Observation, observe
+from vizattn.places import CallPlace, Tokens
 from vizattn.record import AttentionRecord
-from vizattn.recorder import AttentionCall, Recorder
-from vizattn.tracer import PositionTracer
 
 # Rows whose sum is this near to 1 are what a softmax could have given.
 _ROW_SUM = 1e-3
-
-
-@dataclass(frozen=True)
-class Observation:
-    """Everything that was seen in one forward pass.
-
-    Attributes:
-        calls: Attention calls as the recorder saw them.
-        places: Where each of them lies.
-        unrecorded: ``(module, reason)`` of attention that could not be kept.
-        output: What the model returned.
-    """
-
-    calls: list[AttentionCall]
-    places: list[CallPlace]
-    unrecorded: list[tuple[str, str]]
-    output: Any
-
-
-# Places by model and by the shape of its input; they are the same for every picture.
-_PLACES: WeakKeyDictionary[nn.Module, dict[Any, tuple[Any, list[CallPlace]]]] = WeakKeyDictionary()
 
 
 def capture(
@@ -83,99 +57,6 @@ def capture(
         seen.output[0].detach() if isinstance(seen.output, Tensor) else None,
         model.notes,
     )
-
-
-def observe(
-    module: nn.Module,
-    pixels: Tensor,
-    inputs: dict[str, Any] | None = None,
-    readout: str = "",
-) -> Observation:
-    """Run a module once on the pixels of one picture, ``[3, height, width]``, and look.
-
-    Raises:
-        CaptureError: The module is in training mode.
-    """
-    module = _original(module)
-    _refuse_training(module)
-    first = next(module.parameters(), pixels)
-    batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
-    key = (tuple(batch.shape), tuple(sorted(inputs or {})), readout)
-    known = _PLACES.setdefault(module, {}).get(key)
-    if known is not None:
-        recorder = Recorder(module)
-        with torch.no_grad(), _below_autograd(), recorder:
-            output = module(batch, **(inputs or {}))
-        if known[0] == _signature(recorder.calls):
-            return Observation(recorder.calls, known[1], recorder.unrecorded, output)
-    return _trace(module, batch, inputs or {}, readout, key)
-
-
-def _trace(
-    module: nn.Module, batch: Tensor, inputs: dict[str, Any], readout: str, key: Any
-) -> Observation:
-    """The same with positions carried along; they are remembered when no picture can move them."""
-    tracer = PositionTracer(batch)
-    positions: list[tuple[Positions | None, Positions | None]] = []
-    recorder = Recorder(module, on_call=lambda call: positions.append(_positions(tracer, call)))
-    with torch.no_grad(), tracer, recorder:
-        output = module(batch, **inputs)
-    about = Inputs(*batch.shape[-2:], partial(roles_of, module), readout or readout_of(module))
-    places = [place_call(query, keys, about) for query, keys in positions]
-    places = [_as_local(place, call) for place, call in zip(places, recorder.calls, strict=True)]
-    if not tracer.depends_on_picture:
-        _PLACES[module][key] = (_signature(recorder.calls), places)
-    return Observation(recorder.calls, places, recorder.unrecorded, output)
-
-
-def _signature(calls: list[AttentionCall]) -> list[Any]:
-    """What two passes have in common when their tokens lie in the same places."""
-    return [(call.module, call.operation, _query_shape(call)) for call in calls]
-
-
-def _query_shape(call: AttentionCall) -> torch.Size:
-    asking = call.q if call.q is not None else call.weights
-    assert asking is not None
-    return asking.shape
-
-
-def _positions(
-    tracer: PositionTracer, call: AttentionCall
-) -> tuple[Positions | None, Positions | None]:
-    """Positions of the queries and keys of a call, while the pass is still at it."""
-    assert call.v is not None
-    keys = _token_positions(tracer, _all_heads(call.v if call.k is None else call.k, call))
-    if call.q is not None:
-        return _token_positions(tracer, call.q), keys
-    assert call.weights is not None
-    shadow = tracer.shadow(call.weights)
-    if shadow is None or shadow.varies(-1):  # rows without positions: what asks was learnt
-        return None, keys
-    return _token_positions(tracer, call.weights), keys
-
-
-def _token_positions(tracer: PositionTracer, tensor: Tensor) -> Positions | None:
-    shadow = tracer.shadow(tensor)
-    if shadow is None:
-        return None
-    middle = shadow.centre(-1)
-    parts = (part[..., 0].reshape(-1, part.shape[-2]) for part in (middle.y, middle.x, middle.seen))
-    return Positions(*(part.clone() for part in parts))
-
-
-def _all_heads(tensor: Tensor, call: AttentionCall) -> Tensor:
-    """Keys or values once for every head of the queries, where heads share them."""
-    if call.q is None or tensor.dim() < 4 or tensor.shape[-3] == call.q.shape[-3]:
-        return tensor
-    return tensor.repeat_interleave(call.q.shape[-3] // tensor.shape[-3], -3)
-
-
-def _as_local(place: CallPlace, call: AttentionCall) -> CallPlace:
-    """Weights that were not made of queries and keys have their own kind and no map of tokens."""
-    if call.from_scores or place.kind in ("outside", "channel"):
-        return place
-    reason = "its weights are not made of queries and keys"
-    return replace(place, kind="local", queries=None, keys=None, reason=reason)
 
 
 def _layers(
@@ -211,11 +92,11 @@ def _on_picture(place: CallPlace, frame: Frame, size: tuple[int, int]) -> CallPl
     return replace(place, queries=move(place.queries), keys=move(place.keys))
 
 
-def layer_of(call: AttentionCall, place: CallPlace) -> Attention:
+def layer_of(call: AttentionCall, place: CallPlace) -> LayerAttention | DenseAttention:
     """One call of the one picture in the batch, as a layer of a record."""
     order = place.windows.flatten()
-    form = _dense if call.q is None else _linear
-    return form(call, place, None if torch.equal(order, torch.arange(len(order))) else order)
+    moved = None if torch.equal(order, torch.arange(len(order))) else order
+    return _dense(call, place, moved) if call.q is None else _linear(call, place, moved)
 
 
 def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> LayerAttention:
@@ -238,8 +119,8 @@ def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Laye
         place.reason,
         True,
         flat(q),
-        flat(_all_heads(call.k, call)),
-        flat(_all_heads(call.v, call)),
+        flat(for_all_heads(call.k, call)),
+        flat(for_all_heads(call.v, call)),
         default_scale(q) if call.scale is None else call.scale,
         _bias(call, lead, order),
         lse if lse is None or order is None else lse[order],
@@ -297,38 +178,6 @@ def _pixels(model: VisionModel, image: ImageSource | Tensor) -> tuple[Tensor, Fr
             f"Several pictures are captured one by one."
         )
     return pixels, Frame(0, 0, pixels.shape[2], pixels.shape[1])
-
-
-def _original(module: nn.Module) -> nn.Module:
-    """The module inside a wrapper that splits batches over devices or holds compiled code."""
-    while True:
-        inner = getattr(module, "_orig_mod", None)
-        if inner is None and isinstance(module, nn.DataParallel):
-            inner = module.module
-        if not isinstance(inner, nn.Module):
-            return module
-        module = inner
-
-
-def _below_autograd() -> AbstractContextManager[object]:
-    """Run without autograd's layer, which under no_grad has nothing to do.
-
-    A ``linear`` then comes by whole and not as transpose, views and product: 261 operations
-    instead of 420 for a ViT-S, half the recorder's cost. ``inference_mode`` does the same, but a
-    model that keeps something for its next forward pass would keep a tensor that cannot be
-    trained with.
-    """
-    guard = getattr(torch._C, "_AutoDispatchBelowAutograd", nullcontext)
-    context: AbstractContextManager[object] = guard()
-    return context
-
-
-def _refuse_training(module: nn.Module) -> None:
-    if module.training:
-        raise CaptureError(
-            f"{type(module).__name__} is in training mode, where dropout changes attention at "
-            f"random. Call .eval() on it first; capture does not change your model."
-        )
 
 
 def _attention_classes(module: nn.Module) -> str:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from vizattn.errors import VizattnError
+
+if TYPE_CHECKING:
+    from vizattn.audit import Audit
 
 app = typer.Typer(
     help="See where every layer and head of a vision transformer looks.",
@@ -116,6 +119,37 @@ def methods() -> None:
         out.print()
 
 
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="Model by name.")] = "vizattn/dinov2-small",
+    size: Annotated[int | None, typer.Option(help="Side of the input, in pixels.")] = None,
+    random: Annotated[
+        bool, typer.Option("--random", help="Use random weights, without asking a hub.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say which attention calls of a model are seen, of which kind, how exactly, and which are not.
+
+    One forward pass on noise is watched. Exits with 1 when something was missed, when watching
+    changed the output, or when rows times values are not what the model went on with.
+    """
+    import json
+
+    from vizattn.audit import audit, noise
+    from vizattn.models import load_model
+
+    with out.status("Loading the model", spinner="dots") as status:
+        loaded = load_model(model, weights="random" if random else "pretrained", size=size)
+        status.update("Watching one forward pass")
+        pixels, _ = loaded.transform(noise())
+        report = audit(loaded, pixels)
+    if as_json:
+        out.print_json(json.dumps(report.as_dict()))
+    else:
+        _print_audit(report)
+    raise typer.Exit(0 if report.passed else 1)
+
+
 @app.command("app")
 def serve(
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 7860,
@@ -124,6 +158,39 @@ def serve(
     from vizattn.ui.page import launch
 
     launch(port=port)
+
+
+def _print_audit(report: Audit) -> None:
+    """A row per run of like calls, then what was missed, then the verdict."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    wide = out.width >= 110
+    table.add_column("module", overflow="fold")
+    if wide:
+        table.add_column("class", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    for name in ("heads", "queries×keys", "grid", "row error", "value error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for call in report.calls:
+        where = f"{call.grid[0]}×{call.grid[1]}" if call.grid else "none"
+        number = f" #{call.call + 1}" if call.call else ""
+        kind = f"{call.windows} windows" if call.windows > 1 else call.kind
+        kind = kind if call.exact else f"{kind}, mixed"
+        error = "not seen" if call.value_error is None else f"{call.value_error:.0e}"
+        table.add_row(
+            f"{call.module}{number}", *([call.module_type] if wide else []), kind, str(call.heads),
+            f"{call.queries}×{call.keys}", where, f"{call.row_error:.0e}", error,
+        )  # fmt: skip
+    reasons = {call.reason: call.module for call in report.calls if call.reason}
+    out.print(table, soft_wrap=False)
+    for reason, module in reasons.items():
+        out.print(f"not on the picture, such as {module}: {reason}", markup=False)
+    for module, reason in report.missed:
+        out.print(f"missed {module}: {reason}", style="red", markup=False)
+    for note in report.notes:
+        out.print(f"Note: {note}.", markup=False)
+    out.print(f"{report.model}: {report.verdict}", style="bold", markup=False)
 
 
 def _flags(words: list[str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
 from vizattn.methods.query import placed
 from vizattn.methods.raw import attended
-from vizattn.places import Tokens
 from vizattn.overlay import TOP_PERCENTILE, overlay
+from vizattn.places import Tokens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

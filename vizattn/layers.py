@@ -127,6 +127,19 @@ class Attention:
             part = slice(start, min(start + length, self.n_queries))
             yield part, self.rows(range(part.start, part.stop))
 
+    @property
+    def core_shape(self) -> tuple[int, int, int]:
+        """Windows times heads, query tokens of a window, key tokens of a window."""
+        return self._shape
+
+    def core_tiles(self) -> Iterator[tuple[slice, Float[Tensor, "lead tile key"]]]:
+        """All rows as the tensors hold them, window by window and head by head."""
+        lead, n_queries, n_keys = self._shape
+        length = attention.tile_length(lead, n_keys)
+        for start in range(0, n_queries, length):
+            part = slice(start, min(start + length, n_queries))
+            yield part, self._rows(slice(None), torch.arange(part.start, part.stop))
+
     def pull_back(self, relevance: Float[Tensor, "*many query"]) -> Float[Tensor, "*many key"]:
         """``r A`` with the heads averaged: relevance after the layer, carried to before it.
 

@@ -24,7 +24,7 @@ def roles_of(module: nn.Module, count: int) -> tuple[str, ...]:
     """What ``count`` learnt tokens of a call are, in their order.
 
     The parameters are believed when they hold just so many tokens. A single token is the class
-    token where there is one; whatever remains unclear is called ``learnt``.
+    token where there is one; whatever remains unclear is called ``extra``.
     """
     held = {role: _count(module, names) for role, names in _LEARNT.items()}
     declared = tuple(role for role, number in held.items() for _ in range(number))
@@ -33,7 +33,7 @@ def roles_of(module: nn.Module, count: int) -> tuple[str, ...]:
     if len(declared) > count and declared[:count].count("class") == min(1, count):
         return declared[:count]  # such as class attention, which the registers do not take part in
     known = ("class",) if held["class"] and count else ()
-    return (*known, *["learnt"] * (count - len(known)))
+    return (*known, *["extra"] * (count - len(known)))
 
 
 def readout_of(module: nn.Module) -> str:

@@ -54,7 +54,6 @@ class VisionModel:
     readout: str = ""
 
 
-
 def load_model(
     name: str, *, weights: Literal["pretrained", "random"] = "pretrained", size: int | None = None
 ) -> VisionModel:
@@ -216,18 +215,23 @@ def _timm_labels(module: nn.Module) -> tuple[str, ...]:
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
 
 
-def _default_transform(module: nn.Module) -> Preprocess:
+def _default_transform(module: nn.Module) -> Transform:
+    """Timm's own for timm models, ImageNet's at the size that a module names, or a refusal."""
     if hasattr(module, "default_cfg") or hasattr(module, "pretrained_cfg"):
         return _timm_transform(module, None)
     size = getattr(module, "image_size", None)
     if isinstance(size, int):
         size = (size, size)
-    if not isinstance(size, tuple) or len(size) != 2:
+    if isinstance(size, tuple) and len(size) == 2:
+        return Preprocess(*size)
+
+    def refuse(_image: Image.Image) -> tuple[Tensor, Frame]:
         raise ModelError(
-            f"{type(module).__name__} does not say which picture size it takes. "
-            f"Give wrap_model a transform, such as Preprocess(224, 224)."
+            f"{type(module).__name__} does not say which picture size it takes. Give wrap_model a "
+            f"transform, such as Preprocess(224, 224), or give capture pixels instead of a picture."
         )
-    return Preprocess(*size)
+
+    return refuse
 
 
 _RANDOM_NOTE = "random weights: the maps show how things work, not what a trained model sees"

@@ -158,7 +158,7 @@ def windows_of(query: Positions, key: Positions) -> Int[Tensor, "window head"] |
     """
     rows = torch.cat([query.key(), key.key()], dim=1)
     _, group = torch.unique(rows, dim=0, return_inverse=True)
-    members = [torch.nonzero(group == number).flatten() for number in group.unique()]
+    members = [torch.nonzero(group == number).flatten() for number in torch.unique(group)]
     if len({len(each) for each in members}) != 1:
         return None
     return torch.stack(sorted(members, key=lambda each: int(each[0])))
@@ -212,16 +212,18 @@ def place_call(query: Positions | None, key: Positions | None, inputs: Inputs) -
         whole = _one_window(len(key.y))
         return CallPlace("unknown", whole, reason="its windows have different numbers of heads")
     query, key = query.pick(windows[:, 0]), key.pick(windows[:, 0])
-    if len(windows) > 1 and query.y.shape == key.y.shape and len(query.key().unique(dim=0)) == 1:
+    if (
+        len(windows) > 1
+        and query.y.shape == key.y.shape
+        and len(torch.unique(query.key(), dim=0)) == 1
+    ):
         query = key  # one query shared by all windows stands in each where that window's tokens do
     if key.y.shape[1] > 1 and len(windows) == 1 and _one_place(key) and not key.nowhere.any():
         return CallPlace("channel", windows, reason="it attends among channels, not among places")
     return _place_windows(query, key, windows, inputs)
 
 
-def _place_windows(
-    query: Positions, key: Positions, windows: Tensor, inputs: Inputs
-) -> CallPlace:
+def _place_windows(query: Positions, key: Positions, windows: Tensor, inputs: Inputs) -> CallPlace:
     """The same for one row of positions in each window."""
     key_lattice = find_lattice(key, inputs.height, inputs.width)
     asked = find_lattice(query, inputs.height, inputs.width)
@@ -238,7 +240,7 @@ def _place_windows(
     if bool(query.nowhere.all()):
         kind = "class" if key.nowhere.any() else ("pool" if query.y.shape[1] == 1 else "cross")
         queries = keys if kind == "class" else None
-        return CallPlace(kind, windows, _asking(query, key_lattice, queries, kind, inputs), keys)
+        return CallPlace(kind, windows, _asking(query, key_lattice, queries, kind), keys)
     queries = _tokens(query, key_lattice if same else query_lattice, inputs)
     kind = "window" if len(windows) > 1 else ("self" if same else "pooled")
     return CallPlace(kind, windows, queries, keys)
@@ -255,9 +257,7 @@ def _tokens(positions: Positions, lattice: Lattice, inputs: Inputs) -> Tokens:
     return Tokens(grid, lattice.frame, None if _in_order(index, grid) else index)
 
 
-def _asking(
-    query: Positions, lattice: Lattice, keys: Tokens | None, kind: str, inputs: Inputs
-) -> Tokens:
+def _asking(query: Positions, lattice: Lattice, keys: Tokens | None, kind: str) -> Tokens:
     """Queries without a place: the class token among the keys, or probes that were learnt."""
     n_queries = query.y.shape[1]
     index = torch.arange(n_queries).expand(query.y.shape)

@@ -63,7 +63,8 @@ class AttentionRecord(Sequence[Attention]):
         mib = sum(layer.bytes for layer in self.layers) / 2**20
         return (
             f"AttentionRecord({self.model}: {len(self)} layers × "
-            f"{'/'.join(map(str, heads))} heads, {'/'.join(map(str, tokens))} tokens, {mib:.1f} MiB)"
+            f"{'/'.join(map(str, heads))} heads, {'/'.join(map(str, tokens))} tokens, "
+            f"{mib:.1f} MiB)"
         )
 
     @property
@@ -162,9 +163,7 @@ class AttentionRecord(Sequence[Attention]):
 
 
 def _layer_meta(layer: Attention) -> dict[str, Any]:
-    plain = {
-        f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in layer.tensors
-    }
+    plain = {f.name: getattr(layer, f.name) for f in fields(layer) if f.name not in layer.tensors}
     form = "dense" if isinstance(layer, DenseAttention) else "qk"
     sides = {side: _tokens_meta(plain[side]) for side in ("queries", "keys")}
     return {"form": form, **plain, **sides}

@@ -25,62 +25,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from vizattn.calls import AttentionCall
 
 # Modules that only carry out one operation for the attention that holds them.
 _ELEMENTARY = (nn.Softmax, nn.Dropout, nn.Linear, nn.Identity, nn.Conv2d, nn.Sequential)
 
 # A trail that has not met its values after this many operations is no attention.
 _TRAIL_OPERATIONS = 64
-
-
-@dataclass
-class AttentionCall:
-    """One attention call as the recorder saw it: leading axes, then tokens, then features.
-
-    Attributes:
-        module: Name of the calling module, ``""`` when none is on the stack.
-        module_type: Its class.
-        operation: The operation that was recognised.
-        q: Queries, where a fused kernel got them.
-        k: Keys, likewise.
-        v: Values.
-        scale: What the kernel was told to multiply the scores with.
-        bias: What the kernel added to the scores, or which keys a boolean mask lets through.
-        causal: Whether the kernel hid later keys.
-        lse: Row log-sum-exp, where the kernel gave it.
-        softmax: The softmax, where it was not fused.
-        blank: Queries that had no key left to look at: their softmax is uniform by arithmetic only.
-        weights: What multiplied the values: the softmax again, or what was made of it.
-        from_scores: Whether the softmax was taken of queries times keys, not of something else.
-    """
-
-    module: str
-    module_type: str
-    operation: str
-    q: Tensor | None = None
-    k: Tensor | None = None
-    v: Tensor | None = None
-    scale: float | None = None
-    bias: Tensor | None = None
-    causal: bool = False
-    lse: Tensor | None = None
-    softmax: Tensor | None = None
-    blank: Tensor | None = None
-    weights: Tensor | None = None
-    from_scores: bool = True
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the softmax itself multiplied the values, and not something made from it."""
-        if self.softmax is None or self.weights is None:
-            return self.q is not None
-        if self.weights.numel() != self.softmax.numel():
-            return False
-        if self.weights.data_ptr() == self.softmax.data_ptr():
-            return True
-        return torch.equal(self.weights.reshape(-1), self.softmax.reshape(-1))
 
 
 @dataclass
@@ -105,13 +60,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     """
 
     def __init__(
-        self, model: nn.Module, on_call: Callable[[AttentionCall], None] | None = None
+        self,
+        model: nn.Module,
+        on_call: Callable[[AttentionCall], None] | None = None,
+        *,
+        keep_outputs: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AttentionCall] = []
         self.unrecorded: list[tuple[str, str]] = []
         self._model = model
         self._on_call = on_call
+        self._keep_outputs = keep_outputs
         self._names = {id(module): name for name, module in model.named_modules()}
         self._trails: dict[int, _Trail] = {}
         self._operations = 0
@@ -143,7 +103,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             self.unrecorded.append((self._caller()[0], reason))
         return result
 
-    def _keep(self, call: AttentionCall) -> None:
+    def _keep(self, call: AttentionCall, output: Tensor | None = None) -> None:
+        call.output = output if self._keep_outputs else None
         self.calls.append(call)
         if self._on_call is not None:
             self._on_call(call)
@@ -164,7 +125,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             causal=bool(given.get("is_causal", False)),
             lse=lse,
         )
-        self._keep(call)
+        self._keep(call, _tensors([result] if isinstance(result, Tensor) else result)[0])
 
     def _on_layer(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any
@@ -173,18 +134,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         given = _bind(func, args, kwargs)
         x = given["src"] if "src" in given else given["query"]
         if x.is_nested:
-            raise TypeError("a nested tensor holds pictures of different lengths; give one at a time")
+            raise TypeError(
+                "a nested tensor holds pictures of different lengths; give one at a time"
+            )
         if given.get("norm_first"):
             norm = given["norm_weight_1"], given["norm_bias_1"]
             x = F.layer_norm(x, (given["embed_dim"],), *norm, given["eps"])
         n_heads = given.get("num_heads") or given.get("num_head")
         qkv = F.linear(x, given["qkv_weight"], given["qkv_bias"])
         q, k, v = (
-            part.unflatten(-1, (n_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1)
+            rearrange(part, "b n (h d) -> b h n d", h=n_heads) for part in qkv.chunk(3, dim=-1)
         )
         mask = given.get("mask")
         if mask is not None:
-            mask = ~mask.bool() if mask.dtype in (torch.bool, torch.uint8) else ~(mask < 0)
+            mask = ~mask.bool()  # there, True hides a key
             mask = mask[:, None, None, :] if given.get("mask_type") == 1 else mask
         caller = self._caller()
         self._keep(AttentionCall(*caller, operation=str(func), q=q, k=k, v=v, bias=mask))
@@ -212,18 +175,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         left, right = [x for x in _tensors(args) if x.dim() > 1][-2:]
         first, second = self._softmax_of(left), self._softmax_of(right)
         if first is not None and not self._is_weight(right):
-            self._complete(first, left, right)
+            self._complete(first, left, right, result)
         elif second is not None and not self._is_weight(left):
-            self._complete(second, right.mT, left.mT)  # v Aᵀ: values stand on the left
+            self._complete(second, right.mT, left.mT, result.mT)  # v Aᵀ: values stand on the left
         elif not self._is_weight(left) and not self._is_weight(right):
             self._mark(result, None)
         else:
             self._follow(args, result)  # heads mixed by a learnt matrix
 
-    def _complete(self, call: AttentionCall, weights: Tensor, values: Tensor) -> None:
+    def _complete(
+        self, call: AttentionCall, weights: Tensor, values: Tensor, output: Tensor
+    ) -> None:
         call.weights, call.v = weights, values
         self._trails = {key: t for key, t in self._trails.items() if t.call is not call}
-        self._keep(call)
+        self._keep(call, output)
 
     def _softmax_of(self, tensor: Tensor) -> AttentionCall | None:
         """The softmax that a tensor comes from, when the same module is still at work on it."""

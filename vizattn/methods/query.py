@@ -74,7 +74,7 @@ class Query:
     def _own(cls, record: AttentionRecord, layer: Attention, tokens: Tokens) -> Query:
         grid = tokens.grid
         if layer.kind in ("class", "pool", "cross"):
-            asking = tokens.numbers().unique()
+            asking = torch.unique(tokens.numbers())
             weights = torch.zeros(grid.n_tokens).index_fill(0, asking, 1 / len(asking))
             if layer.kind == "class":
                 roles = " and ".join(dict.fromkeys(grid.roles[index] for index in asking))

@@ -120,6 +120,6 @@ def attended(layer: Attention, query: Float[Tensor, " query"]) -> Float[Tensor, 
     asked = query.nonzero().flatten()
     total = torch.zeros(layer.n_heads, layer.n_keys)
     step = max(1, 2**22 // max(1, layer.n_heads * layer.n_keys))
-    for part in asked.split(step):
+    for part in torch.split(asked, step):
         total += torch.einsum("q,hqk->hk", query[part].float(), layer.rows(part).float())
     return total

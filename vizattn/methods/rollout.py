@@ -157,9 +157,10 @@ class Rollout(Method):
 
     def _roles(self, record: AttentionRecord) -> tuple[str, ...]:
         """All tokens without a place that some layer has, in the order of the layer with most."""
-        sides = [_keys(layer).grid.roles for layer in self._layers(record)]
+        sides: list[tuple[str, ...]] = []
+        sides += [_keys(layer).grid.roles for layer in self._layers(record)]
         sides += [_queries(layer).grid.roles for layer in self._layers(record)]
-        roles = list(max(sides, key=len))
+        roles = [*max(sides, key=lambda side: len(side))]
         for side in sides:
             for role in side:
                 roles += [role] * (side.count(role) - roles.count(role))

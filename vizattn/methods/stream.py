@@ -145,12 +145,16 @@ def spread(
 
 def _parents(coarse: Tokens, fine: Tokens) -> Int[Tensor, " fine"]:
     """Which coarse patch the middle of each fine one lies in, or is nearest to."""
-
-    def nearest(n_fine: int, n_coarse: int, start: float, size: float, at: float, of: float) -> Tensor:
-        middle = start + (torch.arange(n_fine, dtype=torch.float64) + 0.5) * size / n_fine
-        return ((middle - at) / of * n_coarse).floor().long().clamp(0, n_coarse - 1)
-
     here, there = fine.frame, coarse.frame
-    row = nearest(fine.grid.rows, coarse.grid.rows, here.top, here.height, there.top, there.height)
-    col = nearest(fine.grid.cols, coarse.grid.cols, here.left, here.width, there.left, there.width)
+    down = (here.top, here.height, fine.grid.rows), (there.top, there.height, coarse.grid.rows)
+    along = (here.left, here.width, fine.grid.cols), (there.left, there.width, coarse.grid.cols)
+    row, col = _nearest(*down), _nearest(*along)
     return (row.unsqueeze(1) * coarse.grid.cols + col).flatten()
+
+
+def _nearest(fine: tuple[float, float, int], coarse: tuple[float, float, int]) -> Tensor:
+    """Along one axis, given as start, extent and number of cells: the coarse cell of each fine."""
+    start, extent, count = fine
+    middle = start + (torch.arange(count, dtype=torch.float64) + 0.5) * extent / count
+    start, extent, count = coarse
+    return ((middle - start) / extent * count).floor().long().clamp(0, count - 1)

@@ -1,0 +1,65 @@
+"""One attention call as it was seen below the model, before anybody knows where its tokens lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class AttentionCall:
+    """One attention call as the recorder saw it: leading axes, then tokens, then features.
+
+    Attributes:
+        module: Name of the calling module, ``""`` when none is on the stack.
+        module_type: Its class.
+        operation: The operation that was recognised.
+        q: Queries, where a fused kernel got them.
+        k: Keys, likewise.
+        v: Values.
+        scale: What the kernel was told to multiply the scores with.
+        bias: What the kernel added to the scores, or which keys a boolean mask lets through.
+        causal: Whether the kernel hid later keys.
+        lse: Row log-sum-exp, where the kernel gave it.
+        softmax: The softmax, where it was not fused.
+        blank: Queries that had no key left to look at: their softmax is uniform by arithmetic only.
+        weights: What multiplied the values: the softmax again, or what was made of it.
+        output: Weights times values as the model got them, where the recorder was asked to keep it.
+        from_scores: Whether the softmax was taken of queries times keys, not of something else.
+    """
+
+    module: str
+    module_type: str
+    operation: str
+    q: Tensor | None = None
+    k: Tensor | None = None
+    v: Tensor | None = None
+    scale: float | None = None
+    bias: Tensor | None = None
+    causal: bool = False
+    lse: Tensor | None = None
+    softmax: Tensor | None = None
+    blank: Tensor | None = None
+    weights: Tensor | None = None
+    output: Tensor | None = None
+    from_scores: bool = True
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the softmax itself multiplied the values, and not something made from it."""
+        if self.softmax is None or self.weights is None:
+            return self.q is not None
+        if self.weights.numel() != self.softmax.numel():
+            return False
+        if self.weights.data_ptr() == self.softmax.data_ptr():
+            return True
+        return torch.equal(self.weights.reshape(-1), self.softmax.reshape(-1))
+
+
+def for_all_heads(tensor: Tensor, call: AttentionCall) -> Tensor:
+    """Keys or values once for every head of the queries, where heads share them."""
+    if call.q is None or tensor.dim() < 4 or tensor.shape[-3] == call.q.shape[-3]:
+        return tensor
+    return tensor.repeat_interleave(call.q.shape[-3] // tensor.shape[-3], -3)
