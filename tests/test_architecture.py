@@ -15,7 +15,7 @@ FLOORS = {
     "layers": 3, "models": 3, "layouts": 3, "tracer": 3,
     "record": 4, "observation": 4,
     "capture": 5, "methods": 5,
-    "overlay": 6, "audit": 6, "rows": 6,
+    "overlay": 6, "audit": 6, "rows": 6, "statistics": 6, "features": 6,
     "figures": 7,
     "explain": 8,
     "export": 9, "viewer": 9,
