@@ -14,6 +14,7 @@ from typing import Any
 
 from vizattn.errors import VizattnError
 from vizattn.rows import rows_size, write_rows
+from vizattn.statistics import layer_statistics
 from vizattn.ui.kept import SHELF, Kept
 from vizattn.viewer import View, pack_maps
 
@@ -52,8 +53,7 @@ def rows(kept: Kept, asked: Answer) -> Answer:
 
     ``asked``: ``id`` and ``layer``, its number in the model from 0.
     """
-    layers = [layer["layer"] for layer in kept.payload["layers"]]
-    number = min(layers, key=lambda layer: abs(layer - _whole(asked.get("layer"))))
+    number = _layer(kept, asked)
     layer = kept.view.record[number]
     if rows_size(layer) is None:
         return {"word": "tooLarge"}
@@ -65,6 +65,20 @@ def rows(kept: Kept, asked: Answer) -> Answer:
 
 
 @_answered
+def count(kept: Kept, asked: Answer) -> Answer:
+    """Numbers of every head of a layer over all its rows; the wall labels its tiles with them.
+
+    ``asked``: ``id`` and ``layer``, its number in the model from 0.
+    """
+    number = _layer(kept, asked)
+    with kept.lock:
+        if number not in kept.statistics:
+            record = kept.view.record
+            kept.statistics[number] = layer_statistics(record, record[number]).plain()
+    return {"statistics": kept.statistics[number]}
+
+
+@_answered
 def ask(kept: Kept, asked: Answer) -> Answer:
     """The maps of all layers from the patch under a pixel.
 
@@ -73,6 +87,12 @@ def ask(kept: Kept, asked: Answer) -> Answer:
     """
     layers, maps = pack_maps(kept.view, _inside(kept.view, asked))
     return {"layers": layers, "maps": base64.b64encode(maps).decode()}
+
+
+def _layer(kept: Kept, asked: Answer) -> int:
+    """The layer asked for, or the nearest that is shown."""
+    layers = [layer["layer"] for layer in kept.payload["layers"]]
+    return min(layers, key=lambda layer: abs(layer - _whole(asked.get("layer"))))
 
 
 def _inside(view: View, asked: Answer) -> tuple[float, float]:

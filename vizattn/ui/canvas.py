@@ -12,7 +12,7 @@ from typing import Any
 
 import gradio as gr
 
-from vizattn.ui.ask import ask, rows
+from vizattn.ui.ask import ask, count, rows
 from vizattn.ui.program import VIEWER_SCRIPTS, program, read
 
 
@@ -23,7 +23,7 @@ def viewer(value: dict[str, Any] | None = None, **options: Any) -> gr.HTML:
         value: a payload as ``vizattn.viewer.write_view`` returns it, its files as Gradio file data.
         options: further arguments of ``gr.HTML``, such as ``elem_id``.
     """
-    options["server_functions"] = [rows, ask]
+    options["server_functions"] = [rows, ask, count]
     return _component("canvas.html", VIEWER_SCRIPTS, value, colours=True, **options)
 
 

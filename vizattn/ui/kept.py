@@ -29,6 +29,7 @@ class Kept:
         payload: What the browser got.
         folder: Where its files lie.
         rows: Descriptions of the rows files written so far, by layer.
+        statistics: Numbers of the heads counted so far, by layer.
         lock: Held while something is written.
     """
 
@@ -36,6 +37,7 @@ class Kept:
     payload: dict[str, Any]
     folder: Path
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    statistics: dict[int, dict[str, Any]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
     @property

@@ -31,11 +31,12 @@ VIEWER_SCRIPTS = (
     "reading.js",
     "inspector.js",
     "asking.js",
+    "layout.js",
+    "wall.js",
     "pointer.js",
     "keys.js",
     "help.js",
     "save.js",
-    "layout.js",
     "main.js",
 )
 """The viewer's files, in the order in which they are concatenated; ``main.js`` starts the rest."""

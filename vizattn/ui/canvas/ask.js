@@ -137,13 +137,14 @@ followers.push(refreshAsked);
 const currentHead = () => data.head(state.layer, state.head);
 const currentMap = () => mapOf(state.layer, currentHead());
 /* The scale of the whole model stays that of the model's own query, so that it is steady while one asks. */
-function topOf(layer, head) {
+function topOf(layer, head, range = state.range) {
   const map = mapOf(layer, head);
-  if (state.range !== "layer" || resolvedIn(layer).kind === "own") return data.top(state.range, layer, map, state.percentile);
+  if (range !== "layer" || resolvedIn(layer).kind === "own") return data.top(range, layer, map, state.percentile);
   const heads = Array.from({ length: data.info(layer).maps }, (_, index) => mapOf(layer, index + 1).sizes());
   return percentileOf(heads, state.percentile);
 }
-const currentTop = () => topOf(state.layer, currentHead());
+const currentRange = () => (state.view === "wall" ? state.wallRange : state.range);
+const currentTop = () => topOf(state.layer, currentHead(), currentRange());
 const isColumn = () => resolvedIn(state.layer).direction === "from";
 /* Where the pointer reads a value: on the picture, when it does not ask. */
 function readPatch() {

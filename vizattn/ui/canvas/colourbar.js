@@ -66,6 +66,7 @@ function tickList(top, clipped, vertical, signed) {
 
 const mainBar = new ColourBar(part("colourbar"), () => barVertical);
 followers.push(() => {
+  if (state.view !== "picture") return;
   const map = currentMap(), read = readPatch();
   mainBar.draw(map, currentTop(), read < 0 ? null : map.values[read], overlayOpacity());
 });

@@ -15,7 +15,9 @@ for (const name of Object.keys(LOOKUP).filter(each => each !== SIGNED)) {
 }
 for (const percentile of PERCENTILES) part("percentile").append(new Option("", percentile));
 
-const choices = ["range", "unit", "colours", "base", "cells"].map(name => chooseFrom(name));
+/* The wall keeps a range of its own: there, one scale for all is the use of it. */
+const chooseRange = radioGroup(element.querySelector('[data-choice="range"]'), currentRange, value => change({ [state.view === "wall" ? "wallRange" : "range"]: value }));
+const choices = [chooseRange, ...["unit", "colours", "base", "cells"].map(name => chooseFrom(name))];
 part("percentile").addEventListener("change", event => change({ percentile: Number(event.target.value) }));
 part("opacity").addEventListener("input", event => change({ opacity: Number(event.target.value) }));
 
@@ -27,14 +29,20 @@ function nameInspector() {
 }
 
 function scaleNote(map = currentMap(), top = currentTop()) {
+  if (state.view === "wall" && tiles.length) return wallScaleNote();
   const above = countAbove(map.sizes(), top), whole = above === 0 && Math.max(map.maximum, -map.minimum) > top * 0.999;
   const first = word(whole ? "topWhole" : "topClipped", { value: format(top), k: above, n: map.place.patches });
   return `${first} ${rangeNote()}`;
 }
+function wallScaleNote() {
+  if (state.wallRange !== "model") return rangeNote();
+  const top = data.top("model", 1, data.map(1, 1), state.percentile);
+  return `${word("topClipped", { value: format(top), ...wallAbove(top) })} ${rangeNote()}`;
+}
 function rangeNote() {
   const { maps, layer } = data.info(state.layer);
-  if (state.range === "layer") return word("scaleLayer", { layer: layer + 1, n: maps });
-  return state.range === "model" ? word(resolvedIn(state.layer).kind === "own" ? "scaleModel" : "scaleModelOwn", { n: data.count }) : word("scaleMap");
+  if (currentRange() === "layer") return word("scaleLayer", { layer: layer + 1, n: maps });
+  return currentRange() === "model" ? word(resolvedIn(state.layer).kind === "own" ? "scaleModel" : "scaleModelOwn", { n: data.count }) : word("scaleMap");
 }
 
 const MASS_WORDS = { class: "massClass", register: "massRegister", distillation: "massDistillation" };

@@ -11,11 +11,21 @@ function movePinned(down, right) {
   change({ pins: [...state.pins.slice(0, -1), to], held: false, last: to });
 }
 
+/* On the wall arrows go from tile to tile, whichever way round it hangs. */
+function step(right, down) {
+  if (state.view === "wall" && root.clientWidth <= NARROW) [right, down] = [down, right];
+  if (state.view === "wall" && currentHead() === "mean") state.head = 1;
+  if (right) goToLayer(state.layer + right); else stepHead(down);
+  if (tileGrid.contains(document.activeElement)) focusTile();
+}
+
 const KEYS = {
-  ArrowLeft: () => goToLayer(state.layer - 1),
-  ArrowRight: () => goToLayer(state.layer + 1),
-  ArrowUp: () => stepHead(-1),
-  ArrowDown: () => stepHead(1),
+  ArrowLeft: () => step(-1, 0),
+  ArrowRight: () => step(1, 0),
+  ArrowUp: () => step(0, -1),
+  ArrowDown: () => step(0, 1),
+  1: () => change({ view: "picture" }),
+  2: () => change({ view: "wall" }),
   Home: () => goToLayer(1),
   End: () => goToLayer(data.layers),
   Enter: () => (state.pins.length || !canAskPatches(state.layer) ? change({ pins: [], adding: false }) : pin(nextToAsk())),

@@ -106,6 +106,18 @@ function undrawnLayers() {
   return [...reasons].map(([reason, layers]) => word("undrawn", { layers: layers.join(", "), reason: phrase(reason) }));
 }
 
+const showView = radioGroup(part("views"), () => state.view, view => change({ view, pointed: null }), ALL_ARROWS, "aria-selected");
+let shownView = "";
+followers.push(() => {
+  showView();
+  if (state.view === shownView) return;
+  shownView = state.view;
+  setAttribute(root, "data-view", state.view);
+  setAttribute(body, "aria-labelledby", element.querySelector(`[role="tab"][data-value="${state.view}"]`).id);
+  layOut();
+  draw();
+});
+
 function speakLanguage() {
   translate(root);
   nameInspector();

@@ -58,6 +58,7 @@ function markAsked(nodes, resolved, whole) {
 
 let laidOver = "";
 function drawPicture() {
+  if (state.view !== "picture") return;
   const map = currentMap(), read = readPatch(), { frame } = map.place;
   const lies = [data.payload.id, frame.left, frame.top, frame.width, frame.height].join();
   if (lies !== laidOver) { laidOver = lies; place(overlay, percentBox(frame)); }

@@ -4,6 +4,7 @@ const root = part("root");
 
 const PERCENTILES = [100, 99.9, 99.5, 99, 98];
 const state = {
+  view: "picture",      // "picture", "wall"
   layer: 1,             // counts from 1, over the layers that can be drawn
   head: "mean",         // "mean" or 1, 2, … ; a method without heads has the one map 1
   ask: "own",           // who asks when no patch does: "own" (the model's query), "class", "register", "mean"
@@ -11,6 +12,7 @@ const state = {
   pins: [],             // the patches that ask: points {x, y} in pixels of the original picture, at most two
   pointed: null,        // where the pointer is, likewise; when nothing is held or pinned it asks
   direction: "to",      // "to": what the asked looks at; "from": what looks at the asked
+  wallRange: "model", wallLabel: "entropy", wallOrder: "model",
   range: "map", unit: "share", percentile: 99.5,
   colours: "viridis", opacity: 85, base: "grey", cells: "exact",
   playing: false,

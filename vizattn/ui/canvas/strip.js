@@ -33,6 +33,7 @@ const showHead = radioGroup(strip, currentHead,
   value => change({ head: value === "mean" ? value : Number(value) }), { ArrowDown: 1, ArrowUp: -1 });
 
 function drawStrip() {
+  if (state.view !== "picture") return;
   const heads = new Set(data.headNames(state.layer));
   for (const { head, button, canvas } of thumbs) {
     button.hidden = !heads.has(head);
@@ -45,7 +46,8 @@ followers.push(drawStrip);
 
 function stepHead(step) {
   const heads = data.headNames(state.layer);
-  change({ head: heads[clamp(heads.indexOf(currentHead()) + step, 0, heads.length - 1)] });
+  const least = state.view === "wall" && heads[0] === "mean" ? 1 : 0;   // the wall has no mean
+  change({ head: heads[clamp(heads.indexOf(currentHead()) + step, least, heads.length - 1)] });
 }
 
 /* On a phone the strip scrolls sideways: bring the chosen head into sight without moving the page. */

@@ -64,7 +64,7 @@ function percentOfWhole(share) {
 
 /* A radio group of native buttons: click, arrow keys, and one tab stop. Returns what shows the choice. */
 const ALL_ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-function radioGroup(group, current, choose, arrows = ALL_ARROWS) {
+function radioGroup(group, current, choose, arrows = ALL_ARROWS, attribute = "aria-checked") {
   const buttons = () => [...group.querySelectorAll("[data-value]")];
   group.addEventListener("click", event => {
     const button = event.target.closest("[data-value]");
@@ -84,7 +84,7 @@ function radioGroup(group, current, choose, arrows = ALL_ARROWS) {
     const all = buttons(), chosen = String(current()), known = all.some(button => button.dataset.value === chosen);
     all.forEach((button, index) => {
       const on = button.dataset.value === chosen;
-      setAttribute(button, "aria-checked", on);
+      setAttribute(button, attribute, on);
       button.tabIndex = on || (!known && index === 0) ? 0 : -1;
     });
   };
