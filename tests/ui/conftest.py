@@ -136,7 +136,7 @@ def open_app(app, new_page):
 def show(new_page):
     """Show a payload in the viewer alone; options are those of a browser context."""
 
-    def show_it(payload, **options):
+    def show_it(payload, *, hash="", **options):
         from vizattn.ui import program
 
         page = new_page(**options)
@@ -144,6 +144,8 @@ def show(new_page):
             "PROGRAM", _script_json(program.program(program.VIEWER_SCRIPTS, colours=True))
         )
         template = (ROOT / "vizattn/ui/canvas/canvas.html").read_text(encoding="utf-8")
+        if hash:
+            page.goto(f"about:blank#{hash}")
         page.set_content(
             "<!doctype html><meta name=viewport content='width=device-width,initial-scale=1'>"
             f"<style>body {{ margin: 0 }} {program.styles()}</style>"
@@ -268,7 +270,7 @@ def _grey_png(size):
 @pytest.fixture(scope="session")
 def photos():
     """The example pictures of the project."""
-    from vizattn.ui.page import examples
+    from vizattn.ui.run import examples
 
     found = examples()
     assert len(found) == 4

@@ -8,22 +8,20 @@ titles and their settings come from the registry.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from vizattn.methods import METHODS, Setting, settings
-from vizattn.models import MODELS, assets
+from vizattn.models import MODELS
 from vizattn.ui import canvas
 from vizattn.ui.program import styles
-from vizattn.ui.run import explain_for_programs, file_data, press_run
+from vizattn.ui.run import examples, explain_for_programs, file_data, press_run, restore
 from vizattn.ui.theme import theme
 
 # One model runs at a time, whoever asks: the machine is shared.
 QUEUE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 DAY = 24 * 60 * 60
-EXAMPLES = ("chelsea.jpg", "astronaut.jpg", "coffee.jpg", "rocket.jpg")
 
 # What the browser sends: the picked picture in the place of the page's own picture input, where
 # Gradio checks it, and only the chosen method's settings. The wait begins before any answer.
@@ -67,6 +65,15 @@ def build() -> gr.Blocks:
             **QUEUE,
         )
         ran.failure(None, js=_ON_LOST)
+        _, model, method, _ = asked
+        linked = view.restore(
+            restore,
+            outputs=[view, status, model, method],
+            show_progress="hidden",
+            api_visibility="private",
+            **QUEUE,
+        )
+        linked.failure(None, js=_ON_LOST)
         _offer_api(asked)
     return page
 
@@ -102,12 +109,6 @@ def page_settings() -> dict[str, Any]:
         "ssr_mode": False,
         "pwa": False,
     }
-
-
-def examples() -> list[Path]:
-    """The example pictures of the project; the one that fills the page best comes first."""
-    folder = assets() / "examples"
-    return [folder / name for name in EXAMPLES if (folder / name).is_file()]
 
 
 def method_settings() -> dict[str, Any]:

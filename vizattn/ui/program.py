@@ -37,6 +37,7 @@ VIEWER_SCRIPTS = (
     "keys.js",
     "help.js",
     "save.js",
+    "link.js",
     "main.js",
 )
 """The viewer's files, in the order in which they are concatenated; ``main.js`` starts the rest."""

@@ -54,6 +54,7 @@ function open(next) {
     layer: first ? data.layers : clamp(state.layer, 1, data.layers),
     pins: [], pointed: null, last: null, adding: false, held: false, ask: "own",
   });
+  if (pending) { restoreView(pending); pending = null; }
   const layerRange = element.querySelector('[data-choice="range"] [data-value="layer"]');
   layerRange.hidden = data.mostHeads < 2;   // there, a layer is one map
   if (layerRange.hidden && state.range === "layer") state.range = "map";
@@ -142,5 +143,5 @@ followTheme();
 onLanguage(speakLanguage);
 speakLanguage();
 window.__vizattn = probe;
-load(props.value);
+if (wantsOther(props.value)) askForLinked(); else load(props.value);
 watch("value", () => load(props.value));

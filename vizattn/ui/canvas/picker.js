@@ -87,4 +87,4 @@ document.addEventListener("drop", event => {
 const speakLanguage = () => translate(root);
 onLanguage(speakLanguage);
 speakLanguage();
-show();
+if (examples.some(example => example.name === inLink("picture"))) pick(inLink("picture")); else show();

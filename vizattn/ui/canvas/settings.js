@@ -64,5 +64,14 @@ document.addEventListener("vizattn:method", ({ detail: name }) => {
   props.value = { methods, method, values };
   show();
 });
+/* A link names a method and its settings. */
+function readLink() {
+  if (!(inLink("method") in methods)) return;
+  method = inLink("method");
+  const given = settingsInLink();
+  for (const { name } of methods[method]) if (name in given) values[method] = { ...values[method], [name]: given[name] };
+  props.value = { methods, method, values };
+}
+readLink();
 onLanguage(show);
 show();

@@ -29,6 +29,13 @@ function translate(root) {
   }
 }
 
+/* What the address named when the page was opened. */
+const arrivedAt = new URLSearchParams(location.search);
+const inLink = name => arrivedAt.get(name);
+function settingsInLink() {
+  try { return JSON.parse(inLink("settings")) ?? {}; } catch { return {}; }
+}
+
 /* Components are separate islands in the page; the document carries what all of them follow. */
 function onLanguage(act) {
   document.addEventListener("vizattn:language", event => { language = event.detail; act(); });
