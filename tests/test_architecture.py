@@ -19,13 +19,16 @@ FLOORS = {
     "figures": 7,
     "explain": 8,
     "export": 9, "viewer": 9,
-    "ui": 10, "cli": 10,
+    "ui": 10, "cli": 10, "html": 11,
     "__main__": 11,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
 NEIGHBOURS = {
     ("cli", "ui"): "the command `app` opens the page",
+    ("record", "html"): "a record shows itself in a notebook and as a file",
+    ("explain", "html"): "so does an explanation",
+    ("explain", "viewer"): "as the view that it is",
 }
 
 # What may be imported at the top of a module, room by room; everything else waits for its use.

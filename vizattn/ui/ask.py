@@ -91,7 +91,7 @@ def ask(kept: Kept, asked: Answer) -> Answer:
 
 def _layer(kept: Kept, asked: Answer) -> int:
     """The layer asked for, or the nearest that is shown."""
-    layers = [layer["layer"] for layer in kept.payload["layers"]]
+    layers: list[int] = [layer["layer"] for layer in kept.payload["layers"]]
     return min(layers, key=lambda layer: abs(layer - _whole(asked.get("layer"))))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 
 from vizattn.ui.ask import ask, count, rows
-from vizattn.ui.program import VIEWER_SCRIPTS, program, read
+from vizattn.ui.program import HEADER_SCRIPTS, VIEWER_SCRIPTS, program, read
 
 
 def viewer(value: dict[str, Any] | None = None, **options: Any) -> gr.HTML:
@@ -29,7 +29,7 @@ def viewer(value: dict[str, Any] | None = None, **options: Any) -> gr.HTML:
 
 def header(**options: Any) -> gr.HTML:
     """Make the header: name, help, language and theme."""
-    return _component("header.html", ("words.js", "header.js"), None, **options)
+    return _component("header.html", HEADER_SCRIPTS, None, **options)
 
 
 def picker(value: dict[str, Any], **options: Any) -> gr.HTML:

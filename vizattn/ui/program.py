@@ -42,6 +42,8 @@ VIEWER_SCRIPTS = (
 )
 """The viewer's files, in the order in which they are concatenated; ``main.js`` starts the rest."""
 
+HEADER_SCRIPTS = ("words.js", "header.js")
+
 _STYLES = ("canvas.css", "page.css")
 
 _PROGRAM = """"use strict";

@@ -93,11 +93,19 @@ function nameData() {
   const { rows, columns } = data.info(data.layers).place;
   const size = word("note", { width: whole.width, height: whole.height, a: input.width, b: input.height, columns, rows });
   setText(part("note"), `${size}, ${word(sawEverything() ? "noteWhole" : "noteCropped")}`);
-  const remarks = [...(model.notes ?? []).map(phrase), ...undrawnLayers()];
+  const remarks = [...(model.notes ?? []).map(phrase), ...undrawnLayers(), ...whatIsInside()];
   setText(part("remarks"), remarks.join(" "));
   part("remarks").hidden = !remarks.length;
   photo.alt = word("photoText", { file: whole.name });
   nameThumbs();
+}
+
+/* A file of its own says what it holds. */
+function whatIsInside() {
+  const { inside } = data.payload;
+  if (!inside) return [];
+  const bytes = inside.reduce((sum, number) => sum + (data.infos.find(({ layer }) => layer === number)?.rows?.bytes ?? 0), 0);
+  return [inside.length ? word("insideRows", { n: data.count, layers: inside.map(layer => layer + 1).join(", "), size: megabytes(bytes) }) : word("insideMaps", { n: data.count })];
 }
 
 /* Layers that were captured and cannot be laid over the picture are named with the reason. */
@@ -133,7 +141,7 @@ part("emptyChange").addEventListener("click", toInputs);
 
 /* Without a page around it the viewer follows the system's theme; inside one, the page's. */
 function followTheme() {
-  const dark = document.querySelector(".gradio-container") ? document.body.classList.contains("dark") : matchMedia("(prefers-color-scheme: dark)").matches;
+  const dark = document.querySelector(".gradio-container, .va-alone") ? document.body.classList.contains("dark") : matchMedia("(prefers-color-scheme: dark)").matches;
   setAttribute(root, "data-theme", dark ? "dark" : "light");
 }
 new MutationObserver(followTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });

@@ -181,6 +181,8 @@ function drawWall() {
   const tops = wallTops();
   for (const tile of tiles) paintTile(tile, tops);
   part("wallLabels").hidden = !data.isShare;
+  const counted = data.perHead && (Boolean(server.count) || data.infos.every(info => info.statistics));
+  for (const name of NEEDS_COUNTING) element.querySelector(`[data-choice="wallLabel"] [data-value="${name}"]`).hidden = !counted;
   part("wallOrders").hidden = !data.isShare || !data.perHead;
   showWallLabel();
   showWallOrder();
