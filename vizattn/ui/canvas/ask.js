@@ -1,16 +1,23 @@
 /* Ask: who asks now, and the maps that answer. Nothing is sent while q and k of the layer are here. */
 
+/* Points are kept in pixels of the picture on show; on another picture they lie at the same share of it. */
+function local({ x, y }, which = data) {
+  if (which === home) return { x, y };
+  const from = home.payload.picture, to = which.payload.picture;
+  return { x: x / from.width * to.width, y: y / from.height * to.height };
+}
+
 /* The question in force: {kind: "patch", points} or {kind: "own" | "class" | "register" | "mean"}. */
-function question() {
-  if (state.pins.length) return { kind: "patch", points: state.pins };
-  if (state.pointed && !state.held) return { kind: "patch", points: [state.pointed] };
+function question(which = data) {
+  if (state.pins.length) return { kind: "patch", points: state.pins.map(each => local(each, which)) };
+  if (state.pointed && !state.held) return { kind: "patch", points: [local(state.pointed, which)] };
   return { kind: state.ask };
 }
 const pointKey = ({ x, y }) => `${Math.round(x * 8)},${Math.round(y * 8)}`;
 
 /* What the question comes to in a layer: {kind, direction, patches or tokens, place} — or the model's
    own query with the word `why` for what stands in the way. */
-function resolve(which, layer, asked = question()) {
+function resolve(which, layer, asked = question(which)) {
   const info = which.info(layer), own = why => ({ kind: "own", direction: "to", info, why });
   const direction = state.direction === "from" && which.perHead ? "from" : "to";
   if (asked.kind === "own" && direction === "to") return own(null);
@@ -73,7 +80,7 @@ async function wantAnswer(which, point) {
   }
   const { next } = inFlight;
   inFlight.next = null;
-  if (which === data) draw();   // asks again when the question has changed meanwhile
+  if (shelf.includes(which)) draw();   // asks again when the question has changed meanwhile
   else if (next) wantAnswer(next.which, next.point);
 }
 
@@ -91,26 +98,25 @@ class Answer {
 }
 
 /* The map of a head for the question in force. The last question's maps are kept, no others. */
-const asked = { key: "", maps: new Map(), resolved: new Map() };
 function refreshAsked() {
-  const { kind, points } = question();
+  const { kind, points } = question(), { asked } = data;
   const key = [data.payload.id, kind, points?.map(pointKey), state.direction].join("|");
   if (key !== asked.key) { asked.key = key; asked.maps.clear(); }
   asked.resolved.clear();
 }
-const resolvedIn = layer => {
-  let resolved = asked.resolved.get(layer);
-  if (!resolved) asked.resolved.set(layer, resolved = resolve(data, layer));
-  return resolved;
-};
+function resolvedIn(layer) {
+  const { resolved } = data.asked;
+  if (!resolved.has(layer)) resolved.set(layer, resolve(data, layer));
+  return resolved.get(layer);
+}
 function mapOf(layer, head) {
   const resolved = resolvedIn(layer);
   if (resolved.kind === "own" && !resolved.tokens && !resolved.mean) return data.map(layer, head);
   const key = resolved.late ? null : `${layer}/${head}`;
-  let map = asked.maps.get(key);
+  let map = data.asked.maps.get(key);
   if (!map) {
     map = head === "mean" ? meanOf(data.headNames(layer).slice(1).map(each => mapOf(layer, each))) : answerOf(data, resolved, layer, head);
-    if (key) asked.maps.set(key, map);
+    if (key) data.asked.maps.set(key, map);
   }
   return map;
 }
@@ -150,5 +156,5 @@ const isColumn = () => resolvedIn(state.layer).direction === "from";
 function readPatch() {
   if (!state.pointed) return -1;
   const { why, late } = resolvedIn(state.layer);
-  return isFree() && !why && !late && question().kind === "patch" && resolvedIn(state.layer).kind === "patch" ? -1 : currentMap().place.patchAt(state.pointed);
+  return isFree() && !why && !late && question().kind === "patch" && resolvedIn(state.layer).kind === "patch" ? -1 : currentMap().place.patchAt(local(state.pointed));
 }

@@ -1,7 +1,7 @@
 /* Help: what is on show, in five sentences, and the keys. */
 const help = part("help");
 const KEY_WORDS = [["← →", "keyLayer"], ["↑ ↓", "keyHead"], ["Home End", "keyEnds"], ["Shift + ← ↑ ↓ →", "keyMove"],
-  ["Enter", "keyPin"], ["Esc", "keyRelease"], ["C", "keyHold"], ["D", "keyTurn"], ["Space", "keyPlay"], ["1 2", "keyView"], ["S", "keySmooth"], ["?", "keyHelp"]];
+  ["Enter", "keyPin"], ["Esc", "keyRelease"], ["C", "keyHold"], ["D", "keyTurn"], ["Space", "keyPlay"], ["1 2 3", "keyView"], ["S", "keySmooth"], ["?", "keyHelp"]];
 
 function nameHelp() {
   part("helpList").replaceChildren(...[1, 2, 3, 4, 5].map(number => make("li", "", word("help" + number))));

@@ -26,6 +26,7 @@ const KEYS = {
   ArrowDown: () => step(0, 1),
   1: () => change({ view: "picture" }),
   2: () => change({ view: "wall" }),
+  3: () => change({ view: "compare" }),
   Home: () => goToLayer(1),
   End: () => goToLayer(data.layers),
   Enter: () => (state.pins.length || !canAskPatches(state.layer) ? change({ pins: [], adding: false }) : pin(nextToAsk())),

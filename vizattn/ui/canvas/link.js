@@ -1,10 +1,11 @@
 /* Links: every view is a query string. What equals the defaults is left out. */
 const LINKED = {
-  view: oneOf("picture", "wall"), head: value => (value === "mean" ? value : whole(value)),
+  view: oneOf("picture", "wall", "compare"), head: value => (value === "mean" ? value : whole(value)),
   ask: oneOf("own", "class", "register", "mean"), held: value => value === "true", direction: oneOf("to", "from"),
   wallRange: oneOf("map", "layer", "model"), wallLabel: oneOf("entropy", "distance", "sink", "prefix"), wallOrder: oneOf("model", "layer", "all"),
   range: oneOf("map", "layer", "model"), unit: oneOf("share", "times"), percentile: value => oneOf(...PERCENTILES.map(String))(value) && Number(value),
   colours: oneOf(...Object.keys(LOOKUP).filter(name => name !== SIGNED)), opacity: value => clamp(Number(value), 0, 100),
+  paneCount: value => Number(oneOf("2", "4")(value)), same: value => value === "true", difference: value => value === "true",
   base: oneOf("colour", "grey", "off"), cells: oneOf("exact", "smooth"),
 };
 const DEFAULTS = Object.fromEntries(Object.keys(LINKED).map(name => [name, state[name]]));
@@ -18,6 +19,7 @@ function linkOf() {
     if (value) link.set(name, value);
   link.set("layer", data.number(state.layer));
   for (const name of Object.keys(LINKED)) if (state[name] !== DEFAULTS[name]) link.set(name, state[name]);
+  if (state.view === "compare") link.set("panes", state.panes.slice(0, state.paneCount - 1).map(({ layer, head }) => `${layer}.${head}`).join(" "));
   if (state.pins.length) link.set("pins", state.pins.map(({ x, y }) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" "));
   return link;
 }
@@ -30,6 +32,8 @@ function viewOf(link) {
     if (value !== undefined && !Number.isNaN(value)) found[name] = value;
   }
   const pins = (link.get("pins") ?? "").split(" ").map(text => text.split(",").map(Number)).filter(pair => pair.length === 2 && pair.every(Number.isFinite));
+  const panes = (link.get("panes") ?? "").split(" ").map(text => /^(\d{1,4})\.(mean|[1-9]\d{0,3})$/.exec(text)).filter(Boolean);
+  found.panes = state.panes.map((pane, index) => (panes[index] ? { from: "", layer: Number(panes[index][1]), head: panes[index][2] === "mean" ? "mean" : Number(panes[index][2]) } : pane));
   found.pins = pins.slice(0, 2).map(([x, y]) => ({ x, y }));
   found.number = whole(link.get("layer") ?? "");
   return found;

@@ -43,13 +43,17 @@ async function load(payload) {
 
 function openData(payload, bytes, address) {
   const made = new Data(payload, new Uint16Array(bytes), address);
-  return Object.assign(made, { rows: new RowStore(made), answers: new Map(), lastAnswer: null, trouble: null });
+  return Object.assign(made, {
+    rows: new RowStore(made), answers: new Map(), lastAnswer: null, trouble: null,
+    asked: { key: "", maps: new Map(), resolved: new Map() },
+  });
 }
 
 /* Questions are put to one picture: with the next one they start anew. */
 function open(next) {
   const first = data === null;
-  data = next;
+  data = home = next;
+  shelve(next);
   Object.assign(state, {
     layer: first ? data.layers : clamp(state.layer, 1, data.layers),
     pins: [], pointed: null, last: null, adding: false, held: false, ask: "own",
@@ -71,6 +75,14 @@ function open(next) {
   if (document.activeElement?.id === "vizattn-run") part("stage").focus({ preventScroll: true });
   /* On a phone Run lies below: the answer comes into sight. */
   if (root.getBoundingClientRect().top < -innerHeight / 2) root.scrollIntoView({ block: "start" });
+}
+
+/* What was looked at in this visit stays at hand for a comparison. */
+const MOST_SHELVED = 6;
+function shelve(next) {
+  if (!shelf.includes(next)) shelf.unshift(next);
+  shelf.splice(MOST_SHELVED);
+  state.panes = panesFor(next, shelf.find(each => each !== next));   // the first thing to compare with is the last one
 }
 
 /* Decode and sort the other layers in idle moments, so that the first visit is as quick as the second. */

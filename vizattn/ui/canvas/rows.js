@@ -141,7 +141,7 @@ class RowStore {
       this.waiting.set(layer, error.word ?? "lost");
       setTimeout(() => this.waiting.delete(layer), 5000);   // then it may be tried again
     }
-    if (this.owner === data) draw();
+    if (shelf.includes(this.owner)) draw();
   }
 
   async #fetch(layer) {

@@ -4,7 +4,7 @@ const root = part("root");
 
 const PERCENTILES = [100, 99.9, 99.5, 99, 98];
 const state = {
-  view: "picture",      // "picture", "wall"
+  view: "picture",      // "picture", "wall", "compare"
   layer: 1,             // counts from 1, over the layers that can be drawn
   head: "mean",         // "mean" or 1, 2, … ; a method without heads has the one map 1
   ask: "own",           // who asks when no patch does: "own" (the model's query), "class", "register", "mean"
@@ -15,9 +15,13 @@ const state = {
   wallRange: "model", wallLabel: "entropy", wallOrder: "model",
   range: "map", unit: "share", percentile: 99.5,
   colours: "viridis", opacity: 85, base: "grey", cells: "exact",
+  paneCount: 2, same: false, difference: false,
+  panes: [{ from: "", layer: 0, head: 1 }, { from: "", layer: 0, head: 2 }, { from: "", layer: 0, head: 3 }],
   playing: false,
 };
-let data = null;        // the explanation on show, made by data.js
+let data = null;        // the explanation that is drawn, made by data.js
+let home = null;        // the explanation on show; while a pane is drawn, `data` is the pane's
+const shelf = [];       // explanations of this visit, the newest first: what can be compared
 
 const followers = [];   // what redraws after a change, in the order it was registered
 const probe = { state, draws: [], map: () => currentMap(), resolved: () => resolvedIn(state.layer) };

@@ -33,7 +33,7 @@ function openFilm() {
   });
 }
 function drawFilm() {
-  const key = [asked.key, data.answers.size, state.range, state.percentile, state.colours].join();
+  const key = [data.asked.key, data.answers.size, state.range, state.percentile, state.colours].join();
   if (key !== filmKey && frames.length) {
     filmKey = key;
     frames.forEach((frame, index) => paintMap(frame, mapOf(index + 1, 1), topOf(index + 1, 1), 1, false));

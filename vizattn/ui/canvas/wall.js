@@ -103,7 +103,7 @@ function drawWallWords() {
 const written = number => (number === null ? "…" : state.wallLabel === "entropy" || state.wallLabel === "distance" ? number.toFixed(1) : significant(number));
 function paintTile(tile, tops) {
   const { layer, head, button, canvas, label } = tile, map = wallMap(layer, head), number = wallNumber(layer, head);
-  const key = [asked.key, Boolean(map), state.colours, tops.key(layer)].join();
+  const key = [data.asked.key, Boolean(map), state.colours, tops.key(layer)].join();
   if (key !== tile.painted) {
     tile.painted = key;
     canvas.classList.toggle("blank", !map);

@@ -61,7 +61,7 @@ function significant(value) {
   if (size >= 0.00995) return value.toFixed(3);
   return value < 0 ? value.toExponential(1) : "< 0.01";
 }
-const percent = share => significant(share * 100) + percentSign();
+const percent = share => (share < 0 ? "\u2212" : "") + significant(Math.abs(share) * 100) + percentSign();
 /* A share close to the whole keeps one decimal, so that 99.96 % is never called 100 %. */
 function percentOfWhole(share) {
   if (share < 1 && share > 0.999) return "> 99.9" + percentSign();
