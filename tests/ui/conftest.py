@@ -125,7 +125,7 @@ def open_app(app, new_page):
         page.requests = []
         page.on("request", lambda request: page.requests.append(request.url))
         page.goto(app)
-        page.wait_for_selector(".va-viewer .empty h2:not(:empty)")
+        page.wait_for_selector(".va-viewer[data-state=open]")
         page.wait_for_selector(".va-picker .thumbs button")
         return page
 

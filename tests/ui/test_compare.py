@@ -1,4 +1,4 @@
-"""Comparing: one question and one pointer in all panes, and what two maps share, worked out by hand."""
+"""Comparing: one question and one pointer in all panes, and sums worked out by hand."""
 
 from __future__ import annotations
 

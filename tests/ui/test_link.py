@@ -17,7 +17,7 @@ def text(page, part):
 
 def state(page):
     return page.evaluate(
-        "(() => { const {pointed, last, adding, playing, ...rest} = __vizattn.state;"
+        "(() => { const {pointed, last, adding, playing, panes, ...rest} = __vizattn.state;"
         " return rest; })()"
     )
 

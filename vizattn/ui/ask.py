@@ -15,6 +15,7 @@ from typing import Any
 from vizattn.errors import VizattnError
 from vizattn.rows import rows_size, write_rows
 from vizattn.statistics import layer_statistics
+from vizattn.ui.first import revive
 from vizattn.ui.kept import SHELF, Kept
 from vizattn.viewer import View, pack_maps
 
@@ -32,11 +33,9 @@ def _answered(act: Callable[[Kept, Answer], Answer]) -> Callable[[Any], Answer]:
     """
 
     def call(asked: Any) -> Answer:
-        kept = SHELF.get(asked.get("id")) if isinstance(asked, dict) else None
-        if kept is None:
-            return EXPIRED
         try:
-            return act(kept, asked)
+            kept = SHELF.get(asked.get("id"), revive) if isinstance(asked, dict) else None
+            return EXPIRED if kept is None else act(kept, asked)
         except VizattnError as error:
             return {"text": str(error)}
         except Exception:  # a fault of ours: the visitor keeps the page, we keep the traceback

@@ -8,6 +8,7 @@ titles and their settings come from the registry.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,6 +16,7 @@ import gradio as gr
 from vizattn.methods import METHODS, Setting, settings
 from vizattn.models import MODELS
 from vizattn.ui import canvas
+from vizattn.ui.first import first_payload
 from vizattn.ui.program import styles
 from vizattn.ui.run import examples, explain_for_programs, file_data, press_run, restore
 from vizattn.ui.theme import theme
@@ -52,7 +54,7 @@ def build() -> gr.Blocks:
             asked, picker = _ask()
             run = gr.Button("Run", variant="primary", elem_id="vizattn-run", min_width=88)
             status = canvas.status_line(elem_id="vizattn-status")
-        view = canvas.viewer(elem_id="vizattn-viewer")
+        view = canvas.viewer(_first(), elem_id="vizattn-viewer")
         ran = run.click(
             press_run,
             inputs=[*asked, picker],
@@ -76,6 +78,15 @@ def build() -> gr.Blocks:
         linked.failure(None, js=_ON_LOST)
         _offer_api(asked)
     return page
+
+
+def _first() -> dict[str, Any] | None:
+    """An example that was looked at beforehand, its files as the browser gets them."""
+    payload = first_payload()
+    if payload is not None:
+        files = payload["files"].items()
+        payload["files"] = {part: file_data(Path(path)) for part, path in files}
+    return payload
 
 
 def launch(port: int | None = None, *, open_browser: bool = False, block: bool = True) -> None:
