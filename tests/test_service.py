@@ -1,4 +1,4 @@
-"""The service, and what is written from it: files, figures and the canvas's data."""
+"""The service, and the canvas's data that is written from it."""
 
 import json
 
@@ -10,10 +10,7 @@ from PIL import Image
 
 from vizattn.errors import ImageError, UnknownName
 from vizattn.explain import explain
-from vizattn.export import describe, save_explanation
-from vizattn.figures import plot_heads
 from vizattn.models import wrap_model
-from vizattn.overlay import overlay
 from vizattn.preprocess import Preprocess
 from vizattn.viewer import write_view
 
@@ -56,28 +53,6 @@ def test_names_are_checked_before_anything_is_opened_or_loaded(tmp_path):
         explain(tmp_path / "gone.jpg", model="timm/none")
 
 
-def test_files_hold_the_true_numbers_and_how_they_were_made(explanation, tmp_path):
-    picture, numbers = save_explanation(explanation, tmp_path / "new" / "folder")
-    assert picture.name == "a-b-_raw_layer2_head1.png"
-    with Image.open(picture) as drawn:
-        assert drawn.size == (128, 64)
-        expected = overlay(explanation.image, explanation.heatmap)
-        assert np.array_equal(np.asarray(drawn), expected)
-    with np.load(numbers, allow_pickle=False) as saved:
-        assert np.array_equal(saved["values"], explanation.heatmap.values.numpy())
-        manifest = json.loads(str(saved["manifest"]))
-        total = saved["values"].sum() + saved["prefix_mass"].sum()
-    assert total == pytest.approx(1, abs=1e-5)
-    assert manifest["frame"] == [32, 0, 64, 64]
-    assert manifest["grid"] == {"rows": 4, "cols": 4, "prefix": ["class"]}
-    assert manifest["settings"] == {"layer": 1, "head": 0, "fusion": "mean"}
-    assert set(manifest["versions"]) == {"vizattn", "torch", "timm"}
-
-
-def test_the_description_is_plain_json(explanation):
-    assert json.loads(json.dumps(describe(explanation))) == describe(explanation)
-
-
 def test_a_view_holds_every_map_to_three_digits(explanation, tmp_path):
     view = write_view(explanation, tmp_path)
     assert json.loads(json.dumps(view)) == view
@@ -107,15 +82,3 @@ def test_a_large_picture_travels_small_and_says_its_true_size(model, tmp_path):
     assert (view["picture"]["width"], view["picture"]["height"]) == (4000, 1000)
     with Image.open(view["files"]["picture"]) as sent:
         assert sent.size == (1600, 400)
-
-
-def test_a_figure_shows_every_head_on_one_scale_with_a_colour_bar(explanation):
-    figure = plot_heads(explanation.record[-1], explanation.image)
-    titles = [axis.get_title() for axis in figure.axes]
-    assert [title for title in titles if title] == ["head 1", "head 2"]
-    labels = [axis.get_ylabel() for axis in figure.axes]
-    assert any("attention per patch" in label for label in labels)
-    heads = explanation.record[-1].rows(0)[:, 0, 1:]
-    expected = float(np.quantile(heads.double().numpy(), 0.995)) * 100
-    bar = next(axis for axis in figure.axes if axis.get_ylabel())
-    assert bar.get_ylim()[1] == pytest.approx(expected)

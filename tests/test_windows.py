@@ -175,3 +175,14 @@ def test_a_pooling_head_asks_with_its_own_row():
     for layer in (record[1], record[0]):
         product = 0.5 * product @ layer.rows(range(16)).mean(0) + 0.5 * product
     torch.testing.assert_close(rolled.values.flatten(), product, rtol=0, atol=1e-6)
+
+
+def test_positions_are_carried_along_only_once_for_each_size(swin, monkeypatch):
+    from vizattn import observation
+
+    traces = []
+    trace = observation._trace
+    monkeypatch.setattr(observation, "_trace", lambda *a: (traces.append(1), trace(*a))[1])
+    for size in ((32, 48), (32, 48), (32, 48)):
+        capture(swin, torch.randn(3, *size))
+    assert len(traces) <= 1

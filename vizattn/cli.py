@@ -69,15 +69,26 @@ def explain(
     colours: Annotated[str, typer.Option(help="Colour map of the overlay.")] = "viridis",
     opacity: Annotated[float, typer.Option(help="Opacity of the top colour, 0 to 1.")] = 0.85,
     smooth: Annotated[bool, typer.Option(help="Interpolate between patches.")] = False,
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="What to write: png, npz, pdf, svg, gif, mp4, json, py, with commas between.",
+        ),
+    ] = "png,npz",
 ) -> None:
     """Write where a model looks in a picture: an overlay as PNG, the true numbers as NPZ.
+
+    More with --format: pdf and svg are figures of all heads of the layer, gif and mp4 films through
+    the layers, json the manifest, py the Python lines that make the same view.
 
     Every setting of the method is a flag of its own, such as --residual 0.6 for rollout;
     `vizattn methods` lists them.
     """
     from vizattn.explain import explain as look
-    from vizattn.export import save_explanation
+    from vizattn.export import check_formats, save_explanation
 
+    formats = check_formats(name.strip() for name in format.split(","))
     given = _flags(context.args) | {
         key: value for key, value in {"layer": layer, "head": head}.items() if value is not None
     }
@@ -96,7 +107,7 @@ def explain(
     if explanation.heatmap.is_nearly_flat:
         out.print("The map is nearly flat: what a stretched scale shows is noise.", markup=False)
     options: dict[str, Any] = {"colours": colours, "opacity": opacity, "smooth": smooth}
-    for path in save_explanation(explanation, output, **options):
+    for path in save_explanation(explanation, output, formats=formats, **options):
         out.print(f"wrote {path}", markup=False)
 
 

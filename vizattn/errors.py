@@ -67,3 +67,12 @@ class UnknownName(VizattnError, LookupError):
         near = get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         super().__init__(f"no {kind} named {name!r}.{hint} Known: {', '.join(names)}.")
+
+
+class MissingPackage(VizattnError, ImportError):
+    """Something needs a package that is not installed."""
+
+    def __init__(self, what: str, package: str, install: str) -> None:
+        super().__init__(
+            f"{what} needs {package}, which is not installed: pip install '{install}'."
+        )

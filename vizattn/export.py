@@ -1,57 +1,100 @@
-"""Write what is shown to files: the picture, the true numbers, and how they were made."""
+"""Write what is shown to files: pictures, the true numbers, figures, films, and how it was made.
+
+Every format shows the same numbers. Where several maps stand side by side or follow each other,
+all of them have one colour scale, and the file says which.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from vizattn.animation import film_frame, require_video, write_gif, write_mp4
+from vizattn.drawing import Look, Panel, asked_patch, shared_top
+from vizattn.errors import UnknownName
 from vizattn.explain import Explanation
-from vizattn.overlay import TOP_PERCENTILE, overlay
+from vizattn.figures import plot_maps
+from vizattn.heatmap import Heatmap
+from vizattn.methods.base import LayerMaps
+from vizattn.methods.fusion import fuse
+from vizattn.methods.query import Query
+from vizattn.overlay import TOP_PERCENTILE, colour_table, overlay
+from vizattn.recipe import python_lines
+
+# Dots per inch of the maps inside a PDF or SVG; lines and letters have no dots.
+_FIGURE_DPI = 200
+
+# matplotlib takes these from settings of the whole process while it writes a file.
+_TYPOGRAPHY: Any = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "vizattn"}
+_ONE_AT_A_TIME = Lock()
 
 
 def save_explanation(
     explanation: Explanation,
     folder: str | Path,
     *,
+    formats: Iterable[str] = ("png", "npz"),
     colours: str = "viridis",
     opacity: float = 0.85,
     smooth: bool = False,
 ) -> list[Path]:
-    """Write the overlay at the original's size as PNG and the true numbers as NPZ.
+    """Write a view to files, one for each format.
+
+    ``png`` is the overlay at the original's size, ``npz`` the true numbers with grid, frame and
+    manifest, ``pdf`` and ``svg`` a figure of all heads of the layer (of all layers, for a method
+    without heads) with a colour bar, ``gif`` and ``mp4`` a film through the layers on one scale,
+    ``json`` the manifest, ``py`` the Python lines that make the same view.
 
     Args:
         explanation: What to write.
         folder: Where to; it is made when it is not there. Files of the same name are replaced.
+        formats: Names in ``FORMATS``.
         colours: Colour map of the overlay.
         opacity: Opacity of its top colour, in [0, 1].
         smooth: Interpolate between patch centres in the overlay; numbers are never smoothed.
 
     Returns:
-        The paths written.
+        The paths written, in the order of the formats.
+
+    Raises:
+        UnknownName: There is no such format.
+        MissingPackage: A format needs a package that is not installed; nothing is written then.
     """
+    chosen = check_formats(formats)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    stem = file_stem(explanation)
-    picture, numbers = folder / f"{stem}.png", folder / f"{stem}.npz"
-    pixels = overlay(
-        explanation.image, explanation.heatmap, colours=colours, opacity=opacity, smooth=smooth
-    )
-    Image.fromarray(pixels).save(picture)
-    scale = {"colours": colours, "opacity": opacity, "smooth": smooth}
-    manifest = describe(explanation) | {"overlay": scale | {"top_percentile": TOP_PERCENTILE}}
-    np.savez(
-        numbers,
-        allow_pickle=False,
-        values=explanation.heatmap.values.numpy(),
-        prefix_mass=explanation.heatmap.prefix_mass.numpy(),
-        manifest=np.array(json.dumps(manifest)),
-    )
-    return [picture, numbers]
+    view = _View(explanation, {"colours": colours, "opacity": opacity, "smooth": smooth})
+    paths = []
+    for name in chosen:
+        path = folder / f"{file_stem(explanation)}.{name}"
+        FORMATS[name](view, path)
+        paths.append(path)
+    return paths
+
+
+def check_formats(formats: Iterable[str]) -> tuple[str, ...]:
+    """The formats, each once, when all of them can be written here.
+
+    Raises:
+        UnknownName: There is no such format.
+        MissingPackage: A format needs a package that is not installed.
+    """
+    chosen = tuple(dict.fromkeys(formats))
+    for name in chosen:
+        if name not in FORMATS:
+            raise UnknownName("format", name, FORMATS)
+        if name == "mp4":
+            require_video()
+    return chosen
 
 
 def describe(explanation: Explanation) -> dict[str, Any]:
@@ -65,6 +108,7 @@ def describe(explanation: Explanation) -> dict[str, Any]:
         "input_size": list(record.input_size),
         "grid": {"rows": heat.grid.rows, "cols": heat.grid.cols, "prefix": list(heat.grid.roles)},
         "range": [low, high],
+        "at": None if explanation.at is None else [float(part) for part in explanation.at],
         "sentence": heat.sentence,
         "versions": explanation.versions,
         **heat.made,
@@ -82,6 +126,159 @@ def file_stem(explanation: Explanation) -> str:
     place = [f"r{asked['row'] + 1}c{asked['col'] + 1}"] if asked["kind"] == "patch" else []
     words = [Path(explanation.name).stem, explanation.method.name, *changed, *place]
     return re.sub(r"[^\w.-]+", "-", "_".join(words)).strip("-.") or "picture"
+
+
+@dataclass(frozen=True)
+class _View:
+    """An explanation and how it is coloured; what several formats need is made once."""
+
+    explanation: Explanation
+    overlay: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def look(self) -> Look:
+        return Look(unit=f"{self.explanation.method.title} per patch, %", **self.overlay)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        top = self.explanation.heatmap.quantile(TOP_PERCENTILE)
+        scale = self.overlay | {"top_percentile": TOP_PERCENTILE, "top": top}
+        return describe(self.explanation) | {"overlay": scale}
+
+    @cached_property
+    def maps(self) -> list[LayerMaps]:
+        """The maps of all layers."""
+        return self.explanation.method.by_layer(self.explanation.record, self.explanation.at)
+
+    @property
+    def asks(self) -> str:
+        """What is shown of whom, such as ``Raw attention of the class token``."""
+        method, record = self.explanation.method, self.explanation.record
+        words = Query.of(record, method.asked(record), self.explanation.at).words
+        model = self.explanation.model.label or record.model
+        notes = "".join(f" ({note.partition(':')[0]})" for note in record.notes)
+        return f"{model}{notes}: {method.title.lower()} of {words}"
+
+    def panels(self) -> tuple[str, list[Panel]]:
+        """All heads of the layer shown, or all layers of a method without heads."""
+        method, record = self.explanation.method, self.explanation.record
+        if not method.per_head:
+            return self.asks, [
+                self._panel(each, 0, f"layer {each.layer + 1}") for each in self.maps
+            ]
+        shown = method.asked(record)
+        layer = next(each for each in self.maps if record[each.layer] is shown)
+        heads = range(len(layer.relevance))
+        title = f"{self.asks}, layer {layer.layer + 1}"
+        return title, [self._panel(layer, head, f"head {head + 1}") for head in heads]
+
+    def film(self) -> tuple[Look, list[Panel]]:
+        """The chosen head, or all heads together, layer by layer, and the scale of all frames."""
+        panels = [panel for each in self.maps if (panel := self._step(each)) is not None]
+        look = self.look
+        if len({panel.heat.grid for panel in panels}) > 1:
+            # one patch of a coarse grid gets more than one of a fine grid when all get alike
+            panels = [replace(panel, heat=_lift(panel.heat)) for panel in panels]
+            look = replace(look, unit=f"{self.explanation.method.title}, times uniform", scale=1.0)
+        return replace(look, top=shared_top([panel.heat for panel in panels])), panels
+
+    @cached_property
+    def frames(self) -> list[np.ndarray]:
+        """The film, drawn."""
+        look, panels = self.film()
+        image, n_steps = self.explanation.image, len(panels)
+        return [
+            film_frame(panel, image, title=self.asks, step=step, n_steps=n_steps, look=look)
+            for step, panel in enumerate(panels)
+        ]
+
+    def _step(self, maps: LayerMaps) -> Panel | None:
+        """One step of the film; layers that lack the chosen head have none."""
+        head, n_heads = getattr(self.explanation.method, "head", None), len(maps.relevance)
+        label = f"Layer {maps.layer + 1} of {len(self.explanation.record)}"
+        if not self.explanation.method.per_head:
+            return self._panel(maps, 0, label)
+        if head is None:
+            how = getattr(self.explanation.method, "fusion", "mean")
+            together = replace(maps, relevance=fuse(maps.relevance, how).unsqueeze(0))
+            return self._panel(together, 0, f"{label}, {how} of {n_heads} heads")
+        if not -n_heads <= head < n_heads:
+            return None
+        return self._panel(maps, head, f"{label}, head {range(n_heads)[head] + 1}")
+
+    def _panel(self, maps: LayerMaps, number: int, label: str) -> Panel:
+        tokens = maps.tokens
+        heat = Heatmap.from_relevance(maps.relevance[number], tokens.grid, tokens.frame)
+        queries = self.explanation.record[maps.layer].queries
+        box = None if queries is None else asked_patch(queries, self.explanation.at)
+        return Panel(heat, label, box)
+
+
+def _lift(heat: Heatmap) -> Heatmap:
+    """How many times what each token would get if all got alike."""
+    return replace(heat, values=heat.values * heat.grid.n_tokens)
+
+
+def _write_png(view: _View, path: Path) -> None:
+    pixels = overlay(view.explanation.image, view.explanation.heatmap, **view.overlay)
+    Image.fromarray(pixels).save(path)
+
+
+def _write_npz(view: _View, path: Path) -> None:
+    heat = view.explanation.heatmap
+    np.savez(
+        path,
+        allow_pickle=False,
+        values=heat.values.numpy(),
+        prefix_mass=heat.prefix_mass.numpy(),
+        prefix=np.array(heat.grid.roles, dtype=str),
+        grid=np.array([heat.grid.rows, heat.grid.cols, heat.grid.prefix]),
+        frame=np.array([heat.frame.left, heat.frame.top, heat.frame.width, heat.frame.height]),
+        model=np.array(view.explanation.record.model),
+        versions=np.array(json.dumps(view.explanation.versions)),
+        manifest=np.array(json.dumps(view.manifest)),
+    )
+
+
+def _write_json(view: _View, path: Path) -> None:
+    text = json.dumps(view.manifest, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _write_lines(view: _View, path: Path) -> None:
+    path.write_text(python_lines(view.explanation, **view.overlay), encoding="utf-8")
+
+
+def _write_figure(view: _View, path: Path) -> None:
+    from matplotlib import rc_context
+
+    title, panels = view.panels()
+    figure = plot_maps(panels, view.explanation.image, title=title, look=view.look)
+    dated = "CreationDate" if path.suffix == ".pdf" else "Date"  # without: same view, same bytes
+    metadata = {"Creator": f"vizattn {view.explanation.versions['vizattn']}", dated: None}
+    with _ONE_AT_A_TIME, rc_context(_TYPOGRAPHY):
+        figure.savefig(path, dpi=_FIGURE_DPI, metadata=metadata)
+
+
+def _write_gif(view: _View, path: Path) -> None:
+    write_gif(view.frames, path, colour_table(view.look.colours))
+
+
+def _write_mp4(view: _View, path: Path) -> None:
+    write_mp4(view.frames, path)
+
+
+# What a view can be written as, and how.
+FORMATS: dict[str, Callable[[_View, Path], None]] = {
+    "png": _write_png,
+    "npz": _write_npz,
+    "pdf": _write_figure,
+    "svg": _write_figure,
+    "gif": _write_gif,
+    "mp4": _write_mp4,
+    "json": _write_json,
+    "py": _write_lines,
+}
 
 
 def _default(explanation: Explanation, key: str) -> object:

@@ -102,8 +102,11 @@ def _trace(
 
 
 def _signature(calls: list[AttentionCall]) -> list[Any]:
-    """What two passes have in common when their tokens lie in the same places."""
-    return [(call.module, call.operation, _query_shape(call)) for call in calls]
+    """What two passes have in common when their tokens lie in the same places.
+
+    Not the operation: a softmax has another name where autograd is out of the way.
+    """
+    return [(call.module, _query_shape(call)) for call in calls]
 
 
 def _query_shape(call: AttentionCall) -> torch.Size:

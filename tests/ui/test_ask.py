@@ -9,19 +9,23 @@ import pytest
 
 
 @pytest.fixture
-def kept(record, tmp_path, monkeypatch):
+def kept(record, tiny_timm, tmp_path, monkeypatch):
     """A view on a shelf of its own, and how to keep more of them."""
     from PIL import Image
 
+    from vizattn.explain import Explanation
     from vizattn.methods import RawAttention, Rollout
+    from vizattn.models import wrap_model
     from vizattn.ui import ask, kept
-    from vizattn.viewer import View, write_view
+    from vizattn.viewer import write_view
 
     monkeypatch.setattr(ask, "SHELF", kept.Shelf(most_views=2))
 
     def keep(method="raw"):
         recipe = {"raw": RawAttention, "rollout": Rollout}[method]()
-        view = View(Image.new("RGB", (64, 64)), "grey.png", record, recipe, "Tiny")
+        heat, model = recipe.heatmap(record), wrap_model(tiny_timm)
+        image = Image.new("RGB", (64, 64))
+        view = Explanation(image, "grey.png", record, recipe, model, None, heat)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         payload = write_view(view, folder)
         ask.keep(view, payload, folder)
@@ -100,3 +104,38 @@ def test_a_fault_of_ours_is_a_word_and_goes_to_the_log(kept, monkeypatch, caplog
     monkeypatch.setattr(ask, "write_rows", fault)
     assert ask.rows({"id": payload["id"], "layer": 0}) == {"word": "fault"}
     assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["png", "npz", "pdf", "svg", "gif", "json", "py", "html"])
+def test_the_view_on_show_is_saved_in_every_format(kept, name):
+    from pathlib import Path
+
+    from vizattn.ui.save import save
+
+    payload, folder = kept()
+    asked = {"id": payload["id"], "format": name, "layer": 0, "head": 1, "x": 40, "y": 20}
+    answer = save(asked | {"colours": "magma", "opacity": 0.5, "smooth": True})
+    path = Path(answer["path"])
+    assert path.parent == folder
+    assert path.suffix == f".{name}"
+    assert path.stat().st_size > 100
+
+
+def test_saved_numbers_are_those_of_the_layer_head_and_patch_on_show(kept, record):
+    from vizattn.ui.save import save
+
+    payload, _ = kept()
+    asked = {"id": payload["id"], "format": "npz", "layer": 0, "head": 1, "x": 40, "y": 20}
+    with np.load(save(asked)["path"]) as saved:
+        values = saved["values"]
+    grid = record[0].keys.grid
+    true = record[0].rows(grid.patch_index(1, 2))[1, 0]
+    np.testing.assert_allclose(values.ravel(), true[grid.prefix :], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["exe", None, "../x", {"a": 1}])
+def test_a_format_that_there_is_not_is_a_sentence(kept, name):
+    from vizattn.ui.save import save
+
+    payload, _ = kept()
+    assert "no format named" in save({"id": payload["id"], "format": name})["text"]

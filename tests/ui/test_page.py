@@ -313,3 +313,17 @@ def test_making_the_page_writes_no_file_beside_its_modules():
     page.build()
     folder = Path(page.__file__).parent
     assert list(folder.rglob("*.pyi")) == []
+
+
+def test_the_menu_saves_numbers_and_a_file_of_its_own(open_app, tmp_path):
+    import numpy as np
+
+    page = open_app()
+    for name, at in [("npz", 2), ("html", 9)]:
+        page.click('[data-part="export"]')
+        with page.expect_download() as waiting:
+            page.click(f'.popup [role="menuitem"] >> nth={at}')
+        waiting.value.save_as(tmp_path / f"saved.{name}")
+    with np.load(tmp_path / "saved.npz") as saved:
+        assert saved["values"].shape == (25, 37)
+    assert "<!doctype html>" in (tmp_path / "saved.html").read_text()[:20]

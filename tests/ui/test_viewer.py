@@ -359,7 +359,8 @@ def test_the_saved_picture_shows_the_view(show, make_payload, tmp_path):
     press(page, "ArrowDown", "ArrowDown")
     choose(page, "base", "off")
     with page.expect_download() as waiting:
-        page.click('[data-part="save"]')
+        page.click('[data-part="export"]')
+        page.keyboard.press("Enter")  # the first of the menu
     assert waiting.value.suggested_filename == "vizattn_two_dots_é_L2_H2.png"
     waiting.value.save_as(tmp_path / "saved.png")
     saved = np.asarray(Image.open(tmp_path / "saved.png").convert("RGB"))

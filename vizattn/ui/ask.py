@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vizattn.errors import VizattnError
+from vizattn.explain import Explanation
 from vizattn.rows import rows_size, write_rows
 from vizattn.statistics import layer_statistics
 from vizattn.ui.first import revive
@@ -26,7 +27,7 @@ EXPIRED: Answer = {"word": "expired"}
 _log = logging.getLogger(__name__)
 
 
-def _answered(act: Callable[[Kept, Answer], Answer]) -> Callable[[Any], Answer]:
+def answered(act: Callable[[Kept, Answer], Answer]) -> Callable[[Any], Answer]:
     """A call by id: an unknown id has expired, and errors become sentences.
 
     Gradio's own answer to an exception reaches the browser as nothing at all.
@@ -46,13 +47,13 @@ def _answered(act: Callable[[Kept, Answer], Answer]) -> Callable[[Any], Answer]:
     return call
 
 
-@_answered
+@answered
 def rows(kept: Kept, asked: Answer) -> Answer:
     """Where the rows file of a layer lies; it is written when it is first asked for.
 
     ``asked``: ``id`` and ``layer``, its number in the model from 0.
     """
-    number = _layer(kept, asked)
+    number = layer_of(kept, asked)
     layer = kept.view.record[number]
     if rows_size(layer) is None:
         return {"word": "tooLarge"}
@@ -63,13 +64,13 @@ def rows(kept: Kept, asked: Answer) -> Answer:
     return {"rows": kept.rows[number]}
 
 
-@_answered
+@answered
 def count(kept: Kept, asked: Answer) -> Answer:
     """Numbers of every head of a layer over all its rows; the wall labels its tiles with them.
 
     ``asked``: ``id`` and ``layer``, its number in the model from 0.
     """
-    number = _layer(kept, asked)
+    number = layer_of(kept, asked)
     with kept.lock:
         if number not in kept.statistics:
             record = kept.view.record
@@ -77,24 +78,25 @@ def count(kept: Kept, asked: Answer) -> Answer:
     return {"statistics": kept.statistics[number]}
 
 
-@_answered
+@answered
 def ask(kept: Kept, asked: Answer) -> Answer:
     """The maps of all layers from the patch under a pixel.
 
     ``asked``: ``id``, ``x`` and ``y`` in pixels of the original picture; what lies outside of what
     the model saw is moved to its edge.
     """
-    layers, maps = pack_maps(kept.view, _inside(kept.view, asked))
+    layers, maps = pack_maps(kept.view, inside(kept.view, asked))
     return {"layers": layers, "maps": base64.b64encode(maps).decode()}
 
 
-def _layer(kept: Kept, asked: Answer) -> int:
+def layer_of(kept: Kept, asked: Answer) -> int:
     """The layer asked for, or the nearest that is shown."""
     layers: list[int] = [layer["layer"] for layer in kept.payload["layers"]]
     return min(layers, key=lambda layer: abs(layer - _whole(asked.get("layer"))))
 
 
-def _inside(view: View, asked: Answer) -> tuple[float, float]:
+def inside(view: View, asked: Answer) -> tuple[float, float]:
+    """The pixel asked for, or the nearest that the model saw."""
     frame = view.record.frame
     inset = 1e-3  # of a pixel: the edge itself belongs to no patch
     x = min(max(_number(asked.get("x")), frame.left + inset), frame.left + frame.width - inset)
@@ -111,6 +113,6 @@ def _whole(value: Any) -> int:
     return int(max(-1e6, min(1e6, _number(value))))
 
 
-def keep(view: View, payload: Answer, folder: Path) -> None:
-    """Keep a view, so that it can be asked."""
-    SHELF.put(Kept(view, payload, folder))
+def keep(explanation: Explanation, payload: Answer, folder: Path) -> None:
+    """Keep what is shown, so that it can be asked."""
+    SHELF.put(Kept(explanation, payload, folder))

@@ -18,11 +18,10 @@ from vizattn.explain import explain
 from vizattn.methods import METHODS
 from vizattn.models import MODELS, assets
 from vizattn.ui.kept import SHELF, Kept
-from vizattn.viewer import View
 
 FOLDER = "precomputed"
 ID = "first"
-FIRST = {"model": next(iter(MODELS)), "method": next(iter(METHODS))}
+FIRST: dict[str, Any] = {"model": next(iter(MODELS)), "method": next(iter(METHODS))}
 
 _lock = Lock()
 
@@ -49,5 +48,5 @@ def revive(key: str) -> Kept | None:
             explanation = explain(Path(payload["files"]["picture"]), **FIRST)
             folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
             folder.mkdir(parents=True)
-            SHELF.put(Kept(View.of(explanation), payload, folder))
+            SHELF.put(Kept(explanation, payload, folder))
     return SHELF.get(ID)

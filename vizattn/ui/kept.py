@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from vizattn.explain import Explanation
 from vizattn.viewer import View
 
 MOST_VIEWS = 24
@@ -25,7 +26,7 @@ class Kept:
     """A view, its payload as the browser got it, and what was written for it since.
 
     Attributes:
-        view: What is shown.
+        explanation: What is shown.
         payload: What the browser got.
         folder: Where its files lie.
         rows: Descriptions of the rows files written so far, by layer.
@@ -33,12 +34,17 @@ class Kept:
         lock: Held while something is written.
     """
 
-    view: View
+    explanation: Explanation
     payload: dict[str, Any]
     folder: Path
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     statistics: dict[int, dict[str, Any]] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
+
+    @property
+    def view(self) -> View:
+        """The same as the viewer shows it."""
+        return View.of(self.explanation)
 
     @property
     def bytes(self) -> int:

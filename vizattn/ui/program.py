@@ -39,6 +39,7 @@ VIEWER_SCRIPTS = (
     "help.js",
     "save.js",
     "link.js",
+    "export.js",
     "main.js",
 )
 """The viewer's files, in the order in which they are concatenated; ``main.js`` starts the rest."""

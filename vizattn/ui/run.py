@@ -16,11 +16,11 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 
 from vizattn.errors import ImageError, MethodError, VizattnError
-from vizattn.explain import explain
+from vizattn.explain import Explanation, explain
 from vizattn.models import assets
 from vizattn.ui.ask import keep
 from vizattn.ui.kept import SHELF
-from vizattn.viewer import View, write_view
+from vizattn.viewer import write_view
 
 Tell = Callable[[float, str], None]
 """Called with a share from 0 to 1 and what is being done."""
@@ -180,7 +180,7 @@ def _look_at(
         progress=tell,
     )
     asked = {"picture": example_name(path), "model": model, "method": method, "settings": chosen}
-    return _shown(View.of(explanation), asked)
+    return _shown(explanation, asked)
 
 
 def examples() -> list[Path]:
@@ -195,12 +195,12 @@ def example_name(path: Path) -> str | None:
     return next(same, None)
 
 
-def _shown(view: View, asked: dict[str, Any]) -> dict[str, Any]:
+def _shown(explanation: Explanation, asked: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a view where Gradio may serve them, and keep it for questions."""
     folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
-    payload = write_view(view, folder) | {"asked": asked}
+    payload = write_view(explanation, folder) | {"asked": asked}
     payload["files"] = {part: file_data(Path(file)) for part, file in payload["files"].items()}
-    keep(view, payload, folder)
+    keep(explanation, payload, folder)
     return payload
 
 

@@ -101,12 +101,14 @@ async function save() {
   drawSeen(context, width, high);
   drawMarks(context, width, high);
   drawLegend(context, width, high, lines);
-  const blob = await new Promise(resolve => canvas.toBlob(resolve, "image/png"));
+  offer(await new Promise(resolve => canvas.toBlob(resolve, "image/png")), savedName());
+}
+
+function offer(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
-  link.download = savedName();
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  speak(word("savedAs", { file: savedName() }));
+  toast(word("savedAs", { file: name }));
 }
-part("save").addEventListener("click", () => { if (data) save(); });
