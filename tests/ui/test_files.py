@@ -36,6 +36,19 @@ def test_a_translation_fills_the_same_places(strings):
         assert set(places.findall(strings["ko"][key])) == set(places.findall(sentence)), key
 
 
+def test_the_words_of_every_method_are_translated(strings):
+    from vizattn.methods import METHODS, settings
+
+    words = set()
+    for method in METHODS.values():
+        words |= {method.title, method.about}
+        for setting in settings(method):
+            if setting.on_page:
+                words |= {setting.label, setting.help, *setting.choices}
+    assert len(words) > 10
+    assert words - set(strings["ko"]["phrases"]) == set()
+
+
 def test_every_word_that_a_file_asks_for_is_in_the_table(strings):
     asked = {
         key for text in (read("*.js") | read("*.html")).values() for key in LOOKED_UP.findall(text)

@@ -323,6 +323,12 @@ def test_the_picture_has_a_name_and_its_numbers_are_spoken_once_things_settle(sh
     assert label.startswith("Attention map. Layer 1, mean of all heads")
 
 
+def test_help_says_what_the_method_is_and_where_it_comes_from(show, make_payload):
+    page = show(make_payload(MAPS, title="Some method"))
+    press(page, "?")
+    assert text(page, "methodHelp").split("\n\n") == ["Some method", "What it is.", "Somebody 2020"]
+
+
 def test_without_a_page_around_it_the_viewer_follows_the_systems_theme(show, make_payload):
     ground = "getComputedStyle(document.querySelector('.va-viewer')).backgroundColor"
     light = show(make_payload(MAPS), color_scheme="light")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.utils import get_upload_folder
+from PIL import Image
 
 from vizattn.methods import METHODS, Setting, settings
 from vizattn.models import MODELS
@@ -156,7 +158,10 @@ def _as_asked(setting: Setting) -> Any:
 
 def _ask() -> tuple[list[gr.Component], gr.HTML]:
     """The inputs of a run (picture, model, method, settings) and the picker of pictures."""
-    shown = [{"name": path.name, "file": file_data(path)} for path in examples()]
+    shown = [
+        {"name": path.name, "file": file_data(path), "thumb": file_data(_thumb(path))}
+        for path in examples()
+    ]
     first = shown[0] if shown else {"name": "", "file": None}
     picker = canvas.picker(
         {"examples": shown, "chosen": first["name"], "file": first["file"]},
@@ -192,6 +197,16 @@ def _ask() -> tuple[list[gr.Component], gr.HTML]:
     picture.change(None, picture, js=_ON_PICTURE)
     method.change(None, method, js=_ON_METHOD)
     return [picture, model, method, form], picker
+
+
+def _thumb(path: Path) -> Path:
+    """A small copy: the first page has to travel quickly."""
+    folder = Path(get_upload_folder()) / "vizattn" / "thumbs"
+    folder.mkdir(parents=True, exist_ok=True)
+    with Image.open(path) as picture:
+        picture.thumbnail((320, 88))  # twice the height at which it is shown
+        picture.save(folder / path.name, quality=85)
+    return folder / path.name
 
 
 def _offer_api(asked: list[gr.Component]) -> None:

@@ -7,6 +7,15 @@ function nameHelp() {
   part("helpList").replaceChildren(...[1, 2, 3, 4, 5].map(number => make("li", "", word("help" + number))));
   part("keyList").replaceChildren(...KEY_WORDS.flatMap(([key, name]) => [make("dt", "", key), make("dd", "", word(name))]));
 }
+/* The method on show: what it is, what it does not prove, and where it comes from. */
+function nameMethod() {
+  part("methodHelp").hidden = !data?.payload.method.about;
+  if (part("methodHelp").hidden) return;
+  const { title, about, paper } = data.payload.method;
+  setText(part("methodTitle"), phrase(title));
+  setText(part("methodAbout"), phrase(about));
+  setText(part("methodPaper"), paper);
+}
 const openHelp = () => { if (!help.open) help.showModal(); };
 
 part("helpClose").addEventListener("click", () => help.close());

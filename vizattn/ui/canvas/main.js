@@ -108,6 +108,7 @@ function nameData() {
   const remarks = [...(model.notes ?? []).map(phrase), ...undrawnLayers(), ...whatIsInside()];
   setText(part("remarks"), remarks.join(" "));
   part("remarks").hidden = !remarks.length;
+  nameMethod();
   photo.alt = word("photoText", { file: whole.name });
   nameThumbs();
 }

@@ -107,6 +107,13 @@ function dot(a, from, b, at, length) {
   return first + second + third + fourth;
 }
 
+/* For the benchmark: milliseconds of single rows of one head. */
+probe.timeRows = count => Array.from({ length: count }, (_, turn) => {
+  const rows = data.rows.get(state.layer), out = new Float32Array(data.info(state.layer).place.tokens), start = performance.now();
+  rows.addRow(turn % rows.heads + 1, turn % data.info(state.layer).queries.place.tokens, 1, out);
+  return performance.now() - start;
+});
+
 /* Rows of the layers that were asked, fetched once each; the ones used longest ago make room. */
 const MOST_ROW_BYTES = 256 * 2 ** 20;
 class RowStore {

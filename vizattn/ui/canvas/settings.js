@@ -11,7 +11,7 @@ function tell(setting, value) {
 
 function choiceControl(setting, value) {
   const select = make("select", "select");
-  for (const choice of setting.choices) select.append(new Option(String(choice), String(choice)));
+  for (const choice of setting.choices) select.append(new Option(phrase(String(choice)), String(choice)));
   select.value = String(value);
   select.addEventListener("change", () => tell(setting, setting.choices[select.selectedIndex]));
   return select;
