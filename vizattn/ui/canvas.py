@@ -37,7 +37,7 @@ def picker(value: dict[str, Any], **options: Any) -> gr.HTML:
     """Make the row of example pictures and the button for one's own.
 
     Args:
-        value: ``{"examples": [{"name", "file", "thumb"}], "chosen": name, "file": file data}``; a choice in
+        value: ``{"examples": [{"name", "file", "thumb"}], "chosen": name, "file"}``; a choice in
             the browser writes ``chosen`` and ``file`` and fires ``pick``.
         options: further arguments of ``gr.HTML``.
     """
