@@ -48,8 +48,9 @@ format: dev ## Put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: dev ## Measure time and memory of capture and rollout
+bench: dev chromium ## Measure capture, rollout and the page
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/page.py
 
 docs: dev ## Make the README's pictures again
 	$(BIN)/python scripts/readme_pictures.py

@@ -15,18 +15,23 @@ FLOORS = {
     "layers": 3, "models": 3, "layouts": 3, "tracer": 3,
     "record": 4, "observation": 4,
     "capture": 5, "methods": 5,
-    "overlay": 6, "audit": 6, "statistics": 6, "features": 6,
+    "overlay": 6, "audit": 6, "rows": 6, "statistics": 6, "features": 6,
     "drawing": 7,
     "explain": 8, "figures": 8, "animation": 8,
     "recipe": 9, "viewer": 9,
     "export": 10,
-    "ui": 11, "cli": 11,
+    "ui": 11, "cli": 11, "html": 11,
     "__main__": 12,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
 NEIGHBOURS = {
     ("cli", "ui"): "the command `app` opens the page",
+    ("html", "ui"): "a file of its own is the page's viewer with its data inside",
+    ("ui", "html"): "the page saves such files",
+    ("record", "html"): "a record shows itself in a notebook and as a file",
+    ("explain", "html"): "so does an explanation",
+    ("explain", "viewer"): "as the view that it is",
 }
 
 # What may be imported at the top of a module, room by room; everything else waits for its use.

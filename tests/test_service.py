@@ -56,20 +56,19 @@ def test_names_are_checked_before_anything_is_opened_or_loaded(tmp_path):
 def test_a_view_holds_every_map_to_three_digits(explanation, tmp_path):
     view = write_view(explanation, tmp_path)
     assert json.loads(json.dumps(view)) == view
-    shape = (view["layers"], view["heads"], view["grid"]["rows"], view["grid"]["cols"])
-    assert shape == (3, 2, 4, 4)
-    unit = np.fromfile(view["files"]["maps"], dtype="<f2").astype(np.float64).reshape(shape)
-    maps = unit * np.array(view["top"])[..., None, None]
-    record = explanation.record
-    for layer in range(3):
-        row = record[layer].rows(0)[:, 0]
-        np.testing.assert_allclose(maps[layer].reshape(2, 16), row[:, 1:], rtol=1e-3, atol=1e-7)
-        masses = [head[0] for head in view["prefix_mass"][layer]]
-        np.testing.assert_allclose(masses, row[:, 0], rtol=1e-5)
+    numbers = np.fromfile(view["files"]["maps"], dtype="<f2").astype(np.float64)
+    assert len(numbers) == 3 * 2 * 16
+    for number, layer in enumerate(view["layers"]):
+        assert layer["grid"] == {"rows": 4, "cols": 4, "prefix": ["class"]}
+        unit = numbers[layer["offset"] :][: 2 * 16].reshape(2, 16)
+        row = explanation.record[number].rows(0)[:, 0]
+        maps = unit * np.array(layer["top"])[:, None]
+        np.testing.assert_allclose(maps, row[:, 1:], rtol=1e-3, atol=1e-7)
+        np.testing.assert_allclose([head[0] for head in layer["prefix_mass"]], row[:, 0], rtol=1e-5)
     assert view["frame"] == {"left": 32.0, "top": 0.0, "width": 64.0, "height": 64.0}
-    assert view["input"] == {"width": 64, "height": 64, "patch": 16}
+    assert view["input"] == {"width": 64, "height": 64}
     assert view["picture"] == {"name": "a <b>.png", "width": 128, "height": 64}
-    assert view["query"] == {"kind": "class"}
+    assert [layer["query"] for layer in view["layers"]] == [{"kind": "class"}] * 3
 
 
 def test_two_views_never_share_an_id(explanation, tmp_path):

@@ -5,7 +5,7 @@ A picture and some names go in, an explanation comes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -48,6 +48,29 @@ class Explanation:
     model: VisionModel
     at: Pixel | None
     heatmap: Heatmap
+
+    def to_html(self, path: str | Path, layers: Iterable[int] | None = None) -> Path:
+        """Write one HTML file that shows this explanation, from disk and without a network.
+
+        Args:
+            path: The file to write.
+            layers: Layers whose patches can be pointed at, by index; by default the last ones that
+                keep the file under 7.5 MB.
+        """
+        from vizattn.html import write_html
+
+        label = self.model.label or self.record.model
+        return write_html(
+            path, self.record, self.image, method=self.method, at=self.at, layers=layers,
+            name=self.name, label=label,
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, in a frame of its own."""
+        from vizattn.html import framed
+        from vizattn.viewer import View
+
+        return framed(View.of(self))
 
     @property
     def versions(self) -> dict[str, str]:

@@ -109,6 +109,21 @@ class AttentionRecord(Sequence[Attention]):
         np.savez(path, allow_pickle=False, **arrays)
         return path
 
+    def to_html(self, path: str | Path, image: Any = None, **options: Any) -> Path:
+        """Write one HTML file that shows this record, from disk and without a network.
+
+        Args:
+            path: The file to write.
+            image: The picture that was looked at; without it the maps lie on plain grey.
+            options: Further arguments of ``vizattn.html.write_html``.
+
+        Returns:
+            The path written.
+        """
+        from vizattn.html import write_html
+
+        return write_html(path, self, image, **options)
+
     @classmethod
     def load(cls, path: str | Path) -> AttentionRecord:
         """Read what ``save`` wrote.

@@ -125,7 +125,7 @@ def open_app(app, new_page):
         page.requests = []
         page.on("request", lambda request: page.requests.append(request.url))
         page.goto(app)
-        page.wait_for_selector(".va-viewer .empty h2:not(:empty)")
+        page.wait_for_selector(".va-viewer[data-state=open]")
         page.wait_for_selector(".va-picker .thumbs button")
         return page
 
@@ -136,17 +136,19 @@ def open_app(app, new_page):
 def show(new_page):
     """Show a payload in the viewer alone; options are those of a browser context."""
 
-    def show_it(payload, **options):
-        from vizattn.ui import canvas
+    def show_it(payload, *, hash="", **options):
+        from vizattn.ui import program
 
         page = new_page(**options)
         script = HOST.replace("PAYLOAD", _script_json(payload)).replace(
-            "PROGRAM", _script_json(canvas.program(canvas.VIEWER_SCRIPTS, colours=True))
+            "PROGRAM", _script_json(program.program(program.VIEWER_SCRIPTS, colours=True))
         )
         template = (ROOT / "vizattn/ui/canvas/canvas.html").read_text(encoding="utf-8")
+        if hash:
+            page.goto(f"about:blank#{hash}")
         page.set_content(
             "<!doctype html><meta name=viewport content='width=device-width,initial-scale=1'>"
-            f"<style>body {{ margin: 0 }} {canvas.styles()}</style>"
+            f"<style>body {{ margin: 0 }} {program.styles()}</style>"
             f"<div id=host>{template}</div><script>{script}</script>"
         )
         if payload is not None:
@@ -165,60 +167,110 @@ def make_payload():
     """A payload from true maps ``[layer][head][row][col]``, its files inside it."""
 
     def make(maps, *, prefix=("class",), prefix_mass=None, size=(60, 40), frame=None, **words):
-        maps = np.asarray(maps, dtype=np.float64)
-        layers, heads, rows, cols = maps.shape
-        top = maps.max(axis=(2, 3))
-        halves = maps / np.where(top > 0, top, 1)[:, :, None, None]
-        if prefix_mass is None:
-            rest = np.maximum(0, 1 - maps.sum(axis=(2, 3)))
-            prefix_mass = rest[:, :, None].repeat(len(prefix), 2) / max(1, len(prefix))
-        left, above, width, height = frame or (0, 0, *size)
+        maps = [np.asarray(layer, dtype=np.float64) for layer in maps]
+        layers, halves, offset = [], b"", 0
+        for number, layer in enumerate(maps):
+            top = np.abs(layer).max(axis=(1, 2))
+            unit = layer / np.where(top > 0, top, 1)[:, None, None]
+            mass = _rest(layer, prefix) if prefix_mass is None else prefix_mass[number]
+            place = _place(layer, prefix, size, frame)
+            layers.append(
+                {
+                    "layer": number, "name": f"blocks.{number}.attn", "kind": "self", "exact": True,
+                    "query": words.get("query", {"kind": "class"}), "asks": "the class token",
+                    "maps": len(layer), **place, "tokens": layer[0].size + len(prefix),
+                    "queries": place | {"patches": True}, "rows": {"bytes": None},
+                    "prefix_mass": np.asarray(mass).tolist(), "top": top.tolist(), "offset": offset,
+                }
+            )  # fmt: skip
+            halves += unit.astype("<f2").tobytes()
+            offset += layer.size
+        rows, cols = maps[-1].shape[1:]
         return {
-            "v": 1,
+            "v": 2,
             "id": words.get("id", "first"),
             "picture": {"name": words.get("name", "dots.png"), "width": size[0], "height": size[1]},
-            "frame": {"left": left, "top": above, "width": width, "height": height},
-            "input": {"width": cols * 14, "height": rows * 14, "patch": 14},
+            "frame": _place(maps[-1], prefix, size, frame)["frame"],
+            "input": {"width": cols * 14, "height": rows * 14},
             "model": {"name": "tiny", "label": words.get("label", "Tiny ViT"), "notes": []},
             "method": {
-                "name": "any",
-                "title": words.get("title", "Some method"),
-                "per_head": words.get("per_head", True),
-                "class_agnostic": True,
-                "settings": {},
+                "name": "any", "title": words.get("title", "Some method"), "about": "What it is.",
+                "paper": "Somebody 2020", "per_head": words.get("per_head", True),
+                "class_agnostic": True, "settings": {},
             },
-            "query": words.get("query", {"kind": "class"}),
             "layers": layers,
-            "heads": heads,
-            "tokens": rows * cols + len(prefix),
-            "grid": {"rows": rows, "cols": cols, "prefix": list(prefix)},
-            "top": top.tolist(),
-            "prefix_mass": np.asarray(prefix_mass).tolist(),
+            "undrawn": [],
             "files": {
-                "maps": _inline(halves.astype("<f2").tobytes(), "application/octet-stream"),
+                "maps": _inline(halves, "application/octet-stream"),
                 "picture": _inline(_grey_png(size), "image/png"),
             },
-        }
+        }  # fmt: skip
 
     return make
+
+
+def _rest(layer, prefix):
+    """What the patches of each head leave to 1, shared among the prefix tokens."""
+    rest = np.maximum(0, 1 - layer.sum(axis=(1, 2)))
+    return rest[:, None].repeat(len(prefix), 1) / max(1, len(prefix))
+
+
+def _place(layer, prefix, size, frame):
+    left, top, width, height = frame or (0, 0, *size)
+    return {
+        "grid": {"rows": layer.shape[1], "cols": layer.shape[2], "prefix": list(prefix)},
+        "frame": {"left": left, "top": top, "width": width, "height": height},
+    }
+
+
+@pytest.fixture(scope="session")
+def show_record(tmp_path_factory):
+    """The payload of a captured record with the rows of every layer inside it, as a page has it."""
+
+    def make(record, method=None, at=None, size=None, with_rows=True):
+        from vizattn.methods import RawAttention
+        from vizattn.rows import write_rows
+        from vizattn.viewer import View, write_view
+
+        folder = tmp_path_factory.mktemp("view")
+        picture = _grey_image(size or record.input_size[::-1])
+        view = View(picture, "grey.png", record, method or RawAttention(), "Tiny", at)
+        payload = write_view(view, folder)
+        if with_rows:
+            for layer in payload["layers"]:
+                path = folder / f"rows{layer['layer']}.bin"
+                layer["rows"] = write_rows(record[layer["layer"]], path) | _file(path)
+        payload["files"] = {name: _file(Path(path)) for name, path in payload["files"].items()}
+        return payload
+
+    return make
+
+
+def _file(path):
+    kind = "image/jpeg" if path.suffix == ".jpg" else "application/octet-stream"
+    return _inline(path.read_bytes(), kind)
 
 
 def _inline(data, kind):
     return {"url": f"data:{kind};base64,{base64.b64encode(data).decode()}"}
 
 
-def _grey_png(size):
+def _grey_image(size):
     from PIL import Image
 
+    return Image.new("RGB", size, (120, 130, 140))
+
+
+def _grey_png(size):
     buffer = io.BytesIO()
-    Image.new("RGB", size, (120, 130, 140)).save(buffer, "PNG")
+    _grey_image(size).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 @pytest.fixture(scope="session")
 def photos():
     """The example pictures of the project."""
-    from vizattn.ui.page import examples
+    from vizattn.ui.run import examples
 
     found = examples()
     assert len(found) == 4

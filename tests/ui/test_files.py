@@ -15,9 +15,9 @@ LOOKED_UP = re.compile(r"""(?:\bword\(|data-word=|data-label=)\s*"(\w+)"(?! \+)"
 
 @pytest.fixture(scope="module")
 def strings():
-    from vizattn.ui import canvas
+    from vizattn.ui import program
 
-    return canvas.strings()
+    return program.strings()
 
 
 def read(pattern):
@@ -36,6 +36,19 @@ def test_a_translation_fills_the_same_places(strings):
         assert set(places.findall(strings["ko"][key])) == set(places.findall(sentence)), key
 
 
+def test_the_words_of_every_method_are_translated(strings):
+    from vizattn.methods import METHODS, settings
+
+    words = set()
+    for method in METHODS.values():
+        words |= {method.title, method.about}
+        for setting in settings(method):
+            if setting.on_page:
+                words |= {setting.label, setting.help, *setting.choices}
+    assert len(words) > 10
+    assert words - set(strings["ko"]["phrases"]) == set()
+
+
 def test_every_word_that_a_file_asks_for_is_in_the_table(strings):
     asked = {
         key for text in (read("*.js") | read("*.html")).values() for key in LOOKED_UP.findall(text)
@@ -46,8 +59,10 @@ def test_every_word_that_a_file_asks_for_is_in_the_table(strings):
 
 def test_no_word_is_left_in_the_table_that_no_file_asks_for(strings):
     everything = "\n".join((read("*.js") | read("*.html")).values())
-    everything += (ROOT / "vizattn/ui/page.py").read_text(encoding="utf-8")
+    everything += "\n".join(path.read_text(encoding="utf-8") for path in FOLDER.parent.glob("*.py"))
     known = {"phrases"} | {f"help{number}" for number in range(1, 6)}
+    # put together from a word and an ending: who is looked at, and the sentence turned round
+    known |= {key + end for key in strings["en"] for end in ("Seen", "From")}
     assert [key for key in strings["en"] if f'"{key}"' not in everything and key not in known] == []
 
 
@@ -64,10 +79,10 @@ def test_no_script_builds_markup_from_text():
 
 
 def test_every_script_belongs_to_a_component():
-    from vizattn.ui import canvas
+    from vizattn.ui import program
 
     bar = {"header.js", "picker.js", "settings.js", "status.js"}
-    assert set(read("*.js")) == set(canvas.VIEWER_SCRIPTS) | bar
+    assert set(read("*.js")) == set(program.VIEWER_SCRIPTS) | bar
 
 
 def test_the_page_names_no_method():
@@ -93,10 +108,11 @@ def test_every_method_setting_of_the_page_has_a_control_and_its_default():
 
 def test_colours_are_those_of_the_library():
     from vizattn.overlay import COLOUR_MAPS
-    from vizattn.ui import canvas
+    from vizattn.ui import program
 
-    tables = canvas.colour_tables()
-    assert tuple(tables) == COLOUR_MAPS
+    tables = program.colour_tables()
+    assert tuple(tables) == (*COLOUR_MAPS, "signed")
+    assert base64.b64decode(tables["signed"])[128 * 3] > 240  # white at zero
     grey = base64.b64decode(tables["gray"])
     assert list(grey) == [step for step in range(256) for _ in "RGB"]
 

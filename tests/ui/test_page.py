@@ -62,11 +62,35 @@ def photo(tmp_path, photos):
     return path
 
 
-def test_before_the_first_run_the_page_says_what_to_do(open_app):
+def test_on_the_first_visit_an_example_is_on_show_before_any_model_has_run(open_app):
     page = open_app()
-    assert page.inner_text(".va-viewer .empty").startswith("Where does every layer and head look?")
-    assert not page.is_visible(".va-viewer .body")
-    assert page.is_visible("#vizattn-run")
+    assert status(page) == ""
+    assert text(page, "summary") == "chelsea.jpg · DINOv2 ViT-S/14 · Raw attention"
+    assert (
+        text(page, "sentence") == "Layer 12, mean of all heads — what the class token attends to."
+    )
+    assert not any("rows_" in url for url in page.requests)
+    box = page.locator('[data-part="photo"]').bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_function("__vizattn.resolved().kind === 'patch'")
+    assert text(page, "sentence").endswith("what the patch at row 13, column 19 attends to.")
+
+
+@pytest.mark.slow
+def test_what_was_made_beforehand_is_what_the_model_makes_now(photos):
+    import numpy as np
+
+    from vizattn.explain import explain
+    from vizattn.ui.first import FIRST, first_payload
+    from vizattn.viewer import View, pack_maps
+
+    payload = first_payload()
+    kept = np.fromfile(payload["files"]["maps"], "<f2").astype(float)
+    layers, maps = pack_maps(View.of(explain(photos[0], **FIRST)), None)
+    fresh = np.frombuffer(maps, "<f2").astype(float)
+    for old, new in zip(payload["layers"], layers, strict=True):
+        np.testing.assert_allclose(old["top"], new["top"], rtol=0.02)
+    assert np.abs(kept - fresh).mean() < 1e-3
 
 
 def test_an_uploaded_photo_is_shown_and_layers_and_heads_change_without_a_request(
@@ -169,7 +193,8 @@ def test_two_visitors_see_their_own_pictures(open_app):
     one.click("#vizattn-run")
     other.click("#vizattn-run")
     for page in (one, other):
-        page.wait_for_selector(OPEN)
+        page.wait_for_selector('.va-status[data-kind="done"]')
+        page.wait_for_function("__vizattn.state.layer === 12")
     assert text(one, "summary").startswith("chelsea.jpg")
     assert text(other, "summary").startswith("coffee.jpg")
     assert fingerprint(one) != fingerprint(other)
@@ -193,7 +218,7 @@ def test_language_and_theme_change_the_whole_page_at_once_and_are_kept(open_app)
 def test_a_korean_browser_is_greeted_in_korean(open_app):
     page = open_app(locale="ko-KR")
     page.wait_for_function("document.querySelector('#vizattn-run').innerText === '실행'")
-    assert page.inner_text(".va-viewer .empty h2") == "레이어와 헤드는 저마다 어디를 볼까요?"
+    assert text(page, "sentence") == "레이어 12, 모든 헤드의 평균 — 클래스 토큰이 보는 곳."
 
 
 def test_on_a_phone_the_viewer_comes_first_and_nothing_scrolls_sideways(open_app):
@@ -219,9 +244,9 @@ def test_on_a_phone_the_viewer_comes_first_and_nothing_scrolls_sideways(open_app
 def test_help_opens_and_closes_by_key_and_button(open_app):
     page = open_app()
     page.click('.va-header [data-part="help"]')
-    assert page.is_visible(".va-viewer dialog")
+    assert page.is_visible('dialog[data-part="help"]')
     page.keyboard.press("Escape")
-    assert not page.is_visible(".va-viewer dialog")
+    assert not page.is_visible('dialog[data-part="help"]')
 
 
 def test_a_picture_can_be_pasted_anywhere(open_app, photo):
@@ -248,7 +273,7 @@ def test_a_program_gets_the_same_answer_and_errors_as_sentences(app, photos):
         image=handle_file(photos[0]), model="vizattn/dinov2-small", method="rollout",
         settings=settings, api_name="/explain",
     )  # fmt: skip
-    assert answer["grid"] == {"rows": 25, "cols": 37, "prefix": ["class"]}
+    assert answer["layers"][-1]["grid"] == {"rows": 25, "cols": 37, "prefix": ["class"]}
     assert answer["method"]["settings"]["residual"] == 0.25
     assert answer["picture"]["name"] == "chelsea.jpg"
     with pytest.raises(AppError, match="Did you mean 'rollout'"):
@@ -288,3 +313,17 @@ def test_making_the_page_writes_no_file_beside_its_modules():
     page.build()
     folder = Path(page.__file__).parent
     assert list(folder.rglob("*.pyi")) == []
+
+
+def test_the_menu_saves_numbers_and_a_file_of_its_own(open_app, tmp_path):
+    import numpy as np
+
+    page = open_app()
+    for name, at in [("npz", 2), ("html", 9)]:
+        page.click('[data-part="export"]')
+        with page.expect_download() as waiting:
+            page.click(f'.popup [role="menuitem"] >> nth={at}')
+        waiting.value.save_as(tmp_path / f"saved.{name}")
+    with np.load(tmp_path / "saved.npz") as saved:
+        assert saved["values"].shape == (25, 37)
+    assert "<!doctype html>" in (tmp_path / "saved.html").read_text()[:20]

@@ -159,25 +159,14 @@ def test_the_pointer_reads_the_patch_under_it(show, make_payload):
     page.wait_for_selector('[data-part="tip"]', state="hidden")
 
 
-def test_a_click_keeps_a_patch_read_until_it_is_clicked_again_or_escaped(show, make_payload):
+def test_without_queries_and_keys_a_click_reads_and_nothing_is_pinned(show, make_payload):
     page = show(make_payload(MAPS))
     page.mouse.click(*at_patch(page, 0, 1))
-    page.mouse.move(*at_patch(page, 1, 2))
     assert text(page, "tip") == "1, 2 · 28 %"
-    press(page, "ArrowLeft")
-    assert text(page, "tip") == "1, 2 · 7.5 %"
-    press(page, "Escape")
-    page.wait_for_selector('[data-part="tip"]', state="hidden")
-    page.mouse.click(*at_patch(page, 0, 1))
-    page.mouse.click(*at_patch(page, 0, 1))
-    assert page.evaluate("__vizattn.state.pinned") == -1
-
-
-def test_shift_and_arrows_move_the_read_patch_without_a_pointer(show, make_payload):
-    page = show(make_payload(MAPS))
-    press(page, "Enter", "Shift+ArrowDown", "Shift+ArrowRight", "Shift+ArrowRight")
-    assert page.evaluate("__vizattn.state.pinned") == 5  # from 1, 2 to the last corner
-    assert text(page, "tip") == "2, 3 · 7.5 %"
+    assert text(page, "hint").endswith("the pointer reads values.")
+    assert page.evaluate("__vizattn.state.pins") == []
+    assert page.is_disabled('[data-part="askPatch"]')
+    assert not page.is_visible('[data-part="direction"]')
 
 
 def test_in_the_head_strip_left_and_right_stay_with_the_layers(show, make_payload):
@@ -195,11 +184,10 @@ def test_what_a_reader_has_to_know_of_the_model_is_said(show, make_payload):
     assert text(show(payload), "remarks") == "The weights are random."
 
 
-def test_a_tap_reads_a_patch_and_keeps_it(show, make_payload):
+def test_without_queries_and_keys_a_tap_reads_a_patch(show, make_payload):
     page = show(make_payload(MAPS), has_touch=True, viewport={"width": 390, "height": 844})
     page.touchscreen.tap(*at_patch(page, 0, 2))
     assert text(page, "tip") == "1, 3 · 18 %"
-    assert page.evaluate("__vizattn.state.pinned") == 2
 
 
 def test_a_cropped_picture_is_read_only_where_the_model_saw_it(show, make_payload):
@@ -335,6 +323,12 @@ def test_the_picture_has_a_name_and_its_numbers_are_spoken_once_things_settle(sh
     assert label.startswith("Attention map. Layer 1, mean of all heads")
 
 
+def test_help_says_what_the_method_is_and_where_it_comes_from(show, make_payload):
+    page = show(make_payload(MAPS, title="Some method"))
+    press(page, "?")
+    assert text(page, "methodHelp").split("\n\n") == ["Some method", "What it is.", "Somebody 2020"]
+
+
 def test_without_a_page_around_it_the_viewer_follows_the_systems_theme(show, make_payload):
     ground = "getComputedStyle(document.querySelector('.va-viewer')).backgroundColor"
     light = show(make_payload(MAPS), color_scheme="light")
@@ -371,7 +365,8 @@ def test_the_saved_picture_shows_the_view(show, make_payload, tmp_path):
     press(page, "ArrowDown", "ArrowDown")
     choose(page, "base", "off")
     with page.expect_download() as waiting:
-        page.click('[data-part="save"]')
+        page.click('[data-part="export"]')
+        page.keyboard.press("Enter")  # the first of the menu
     assert waiting.value.suggested_filename == "vizattn_two_dots_é_L2_H2.png"
     waiting.value.save_as(tmp_path / "saved.png")
     saved = np.asarray(Image.open(tmp_path / "saved.png").convert("RGB"))

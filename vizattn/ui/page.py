@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.utils import get_upload_folder
+from PIL import Image
 
 from vizattn.methods import METHODS, Setting, settings
-from vizattn.models import MODELS, assets
+from vizattn.models import MODELS
 from vizattn.ui import canvas
-from vizattn.ui.run import explain_for_programs, file_data, press_run
+from vizattn.ui.first import first_payload
+from vizattn.ui.program import styles
+from vizattn.ui.run import examples, explain_for_programs, file_data, press_run, restore
 from vizattn.ui.theme import theme
 
 # One model runs at a time, whoever asks: the machine is shared.
 QUEUE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 DAY = 24 * 60 * 60
-EXAMPLES = ("chelsea.jpg", "astronaut.jpg", "coffee.jpg", "rocket.jpg")
 
 # What the browser sends: the picked picture in the place of the page's own picture input, where
 # Gradio checks it, and only the chosen method's settings. The wait begins before any answer.
@@ -53,7 +56,7 @@ def build() -> gr.Blocks:
             asked, picker = _ask()
             run = gr.Button("Run", variant="primary", elem_id="vizattn-run", min_width=88)
             status = canvas.status_line(elem_id="vizattn-status")
-        view = canvas.viewer(elem_id="vizattn-viewer")
+        view = canvas.viewer(_first(), elem_id="vizattn-viewer")
         ran = run.click(
             press_run,
             inputs=[*asked, picker],
@@ -66,8 +69,26 @@ def build() -> gr.Blocks:
             **QUEUE,
         )
         ran.failure(None, js=_ON_LOST)
+        _, model, method, _ = asked
+        linked = view.restore(
+            restore,
+            outputs=[view, status, model, method],
+            show_progress="hidden",
+            api_visibility="private",
+            **QUEUE,
+        )
+        linked.failure(None, js=_ON_LOST)
         _offer_api(asked)
     return page
+
+
+def _first() -> dict[str, Any] | None:
+    """An example that was looked at beforehand, its files as the browser gets them."""
+    payload = first_payload()
+    if payload is not None:
+        files = payload["files"].items()
+        payload["files"] = {part: file_data(Path(path)) for part, path in files}
+    return payload
 
 
 def launch(port: int | None = None, *, open_browser: bool = False, block: bool = True) -> None:
@@ -94,19 +115,13 @@ def page_settings() -> dict[str, Any]:
     """Arguments of ``Blocks.launch`` that the page relies on."""
     return {
         "theme": theme(),
-        "head": f"<style>{canvas.styles()}</style>",
+        "head": f"<style>{styles()}</style>",
         "footer_links": ["api"],
         "max_file_size": "15mb",
         "run_history": False,  # it would keep visitors' pictures in their browser
         "ssr_mode": False,
         "pwa": False,
     }
-
-
-def examples() -> list[Path]:
-    """The example pictures of the project; the one that fills the page best comes first."""
-    folder = assets() / "examples"
-    return [folder / name for name in EXAMPLES if (folder / name).is_file()]
 
 
 def method_settings() -> dict[str, Any]:
@@ -143,7 +158,10 @@ def _as_asked(setting: Setting) -> Any:
 
 def _ask() -> tuple[list[gr.Component], gr.HTML]:
     """The inputs of a run (picture, model, method, settings) and the picker of pictures."""
-    shown = [{"name": path.name, "file": file_data(path)} for path in examples()]
+    shown = [
+        {"name": path.name, "file": file_data(path), "thumb": file_data(_thumb(path))}
+        for path in examples()
+    ]
     first = shown[0] if shown else {"name": "", "file": None}
     picker = canvas.picker(
         {"examples": shown, "chosen": first["name"], "file": first["file"]},
@@ -179,6 +197,16 @@ def _ask() -> tuple[list[gr.Component], gr.HTML]:
     picture.change(None, picture, js=_ON_PICTURE)
     method.change(None, method, js=_ON_METHOD)
     return [picture, model, method, form], picker
+
+
+def _thumb(path: Path) -> Path:
+    """A small copy: the first page has to travel quickly."""
+    folder = Path(get_upload_folder()) / "vizattn" / "thumbs"
+    folder.mkdir(parents=True, exist_ok=True)
+    with Image.open(path) as picture:
+        picture.thumbnail((320, 88))  # twice the height at which it is shown
+        picture.save(folder / path.name, quality=85)
+    return folder / path.name
 
 
 def _offer_api(asked: list[gr.Component]) -> None:

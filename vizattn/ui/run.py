@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +16,16 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 
 from vizattn.errors import ImageError, MethodError, VizattnError
-from vizattn.explain import explain
+from vizattn.explain import Explanation, explain
+from vizattn.models import assets
+from vizattn.ui.ask import keep
+from vizattn.ui.kept import SHELF
 from vizattn.viewer import write_view
 
 Tell = Callable[[float, str], None]
 """Called with a share from 0 to 1 and what is being done."""
+
+EXAMPLES = ("chelsea.jpg", "astronaut.jpg", "coffee.jpg", "rocket.jpg")
 
 _log = logging.getLogger(__name__)
 
@@ -32,13 +38,47 @@ def press_run(
     _picker: None,
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """One press of Run: say that it runs, then show the view or say why there is none."""
+    yield from _run(lambda tell: _look(picture, model, method, chosen or {}, tell))
+
+
+def restore(event: gr.EventData) -> Iterator[tuple[Any, dict[str, Any], Any, Any]]:
+    """Show what a link names: a view that is still kept, or an example looked at again.
+
+    The event carries what was in the link, so nothing of it is trusted: ``id``, or ``picture`` (the
+    name of an example) with ``model``, ``method`` and ``settings``.
+    """
+    asked = event._data if isinstance(event._data, dict) else {}
+    words = {name: asked[name] for name in ("model", "method") if isinstance(asked.get(name), str)}
+    fields = words.get("model", gr.skip()), words.get("method", gr.skip())
+    for step in _run(lambda tell: _linked(asked, words, tell)):
+        yield *step, *fields
+
+
+def _linked(asked: dict[str, Any], words: dict[str, str], tell: Tell) -> dict[str, Any]:
+    kept = SHELF.get(asked.get("id"))
+    if kept is not None:
+        return kept.payload
+    path = next((path for path in examples() if path.name == asked.get("picture")), None)
+    if path is None:
+        raise ImageError(
+            "the picture of this link is no longer on the server. Upload it again and press Run; "
+            "links to the examples keep working."
+        )
+    settings = asked.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    return _look_at(path, path.name, words.get("model"), words.get("method"), settings, tell)
+
+
+def _run(
+    work: Callable[[Tell], dict[str, Any]],
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """What to show, and what to say of it, from the first step to the last."""
     run = {"run": uuid4().hex}
     start = time.perf_counter()
     view: Any = gr.skip()
     said: dict[str, Any]
     try:
-        steps = _with_steps(lambda tell: _look(picture, model, method, chosen or {}, tell))
-        for step in steps:
+        for step in _with_steps(work):
             if isinstance(step, str):
                 yield gr.skip(), {"kind": "running", "text": step, **run}
             else:
@@ -120,6 +160,17 @@ def _look(
     if not path.is_relative_to(Path(get_upload_folder()).resolve()):
         raise ImageError("this picture was not uploaded to this page. Upload it and run again.")
     name = picture.get("orig_name") or path.name
+    return _look_at(path, name, model, method, chosen, tell)
+
+
+def _look_at(
+    path: Path,
+    name: str,
+    model: str | None,
+    method: str | None,
+    chosen: dict[str, Any],
+    tell: Tell | None = None,
+) -> dict[str, Any]:
     explanation = explain(
         path,
         model=model or "",
@@ -128,9 +179,29 @@ def _look(
         name=name,
         progress=tell,
     )
-    view = write_view(explanation, Path(get_upload_folder()) / "vizattn" / uuid4().hex)
-    view["files"] = {part: file_data(Path(file)) for part, file in view["files"].items()}
-    return view
+    asked = {"picture": example_name(path), "model": model, "method": method, "settings": chosen}
+    return _shown(explanation, asked)
+
+
+def examples() -> list[Path]:
+    """The example pictures of the project; the one that fills the page best comes first."""
+    folder = assets() / "examples"
+    return [folder / name for name in EXAMPLES if (folder / name).is_file()]
+
+
+def example_name(path: Path) -> str | None:
+    """The name of the example that this file is a copy of: a link to it works for everybody."""
+    same = (each.name for each in examples() if filecmp.cmp(each, path, shallow=False))
+    return next(same, None)
+
+
+def _shown(explanation: Explanation, asked: dict[str, Any]) -> dict[str, Any]:
+    """Write the files of a view where Gradio may serve them, and keep it for questions."""
+    folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
+    payload = write_view(explanation, folder) | {"asked": asked}
+    payload["files"] = {part: file_data(Path(file)) for part, file in payload["files"].items()}
+    keep(explanation, payload, folder)
+    return payload
 
 
 def file_data(path: Path) -> dict[str, Any]:

@@ -3,89 +3,130 @@ const HALF = (() => {
   const table = new Float32Array(65536);
   for (let bits = 0; bits < 65536; bits++) {
     const sign = bits & 32768 ? -1 : 1, exponent = bits >> 10 & 31, fraction = bits & 1023;
-    table[bits] = exponent === 31 ? 0
+    table[bits] = exponent === 31 ? (fraction ? 0 : sign * Infinity)
       : sign * (exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15));
   }
   return table;
 })();
 
+/* A grid of patches and the rectangle of the original picture that it covers. */
+class Place {
+  constructor({ grid, frame }) {
+    this.rows = grid.rows;
+    this.columns = grid.cols;
+    this.patches = grid.rows * grid.cols;
+    this.prefix = grid.prefix;
+    this.tokens = this.prefix.length + this.patches;
+    this.frame = frame;
+  }
+  /* The patch over a point of the picture; -1 where there is none. */
+  patchAt({ x, y }) {
+    const column = Math.floor((x - this.frame.left) / this.frame.width * this.columns);
+    const row = Math.floor((y - this.frame.top) / this.frame.height * this.rows);
+    return row >= 0 && column >= 0 && row < this.rows && column < this.columns ? row * this.columns + column : -1;
+  }
+  centre(patch) {
+    const { row, column } = this.rowColumn(patch);
+    return { x: this.frame.left + (column - 0.5) * this.frame.width / this.columns, y: this.frame.top + (row - 0.5) * this.frame.height / this.rows };
+  }
+  /* As people count: from 1. */
+  rowColumn(patch) {
+    return { row: Math.floor(patch / this.columns) + 1, column: patch % this.columns + 1 };
+  }
+  tokensOf(role) {
+    return this.prefix.flatMap((name, token) => (name === role ? [token] : []));
+  }
+}
+
 class Data {
-  /* `halves`: Uint16Array [layers * heads * rows * columns], each map divided by its own maximum. */
-  constructor(payload, halves) {
+  /* `halves`: Uint16Array, layer after layer from its offset, [maps * rows * columns], each map divided by its own top. */
+  constructor(payload, halves, address) {
     this.payload = payload;
-    this.layers = payload.layers;
-    this.heads = payload.heads;
-    this.rows = payload.grid.rows;
-    this.columns = payload.grid.cols;
-    this.patches = this.rows * this.columns;
-    this.prefix = payload.grid.prefix;
-    this.tokens = payload.tokens;
+    this.address = address;   // of the photo
     this.perHead = payload.method.per_head;
+    this.infos = payload.layers.map(layer => ({ ...layer, place: new Place(layer), queries: { ...layer.queries, place: new Place(layer.queries) } }));
+    this.layers = this.infos.length;
+    if (!this.layers) throw new Error("no layer of this model can be laid over the picture.");
+    this.depth = this.layers + (payload.undrawn?.length ?? 0);
     this.halves = halves;
-    const expected = this.layers * this.heads * this.patches;
+    const expected = this.infos.reduce((sum, { maps, place }) => sum + maps * place.patches, 0);
     if (halves.length !== expected) throw new Error(`${halves.length} values came, ${expected} were announced.`);
     this.maps = new Map();
     this.tops = new Map();
+    this.count = this.infos.reduce((sum, { maps }) => sum + maps, 0);
+    this.mostHeads = Math.max(...this.infos.map(({ maps }) => maps));
     this.isShare = this.#sumsToOne();
+    this.isSigned = this.#everyMap(1, this.layers).some(map => map.minimum < 0);
   }
+
+  info(layer) { return this.infos[layer - 1]; }
+  /* A layer's number in the model, as people count. */
+  number(layer) { return this.info(layer).layer + 1; }
 
   /* Attention shares itself out; a relevance score need not. Two per cent covers float16. */
   #sumsToOne() {
-    for (const layer of [1, this.layers]) {
+    return [1, this.layers].every(layer => {
       const map = this.map(layer, 1);
-      if (!(Math.abs(map.sum + map.undrawn - 1) < 0.02)) return false;
-    }
-    return true;
+      return Math.abs(map.sum + map.undrawn - 1) < 0.02;
+    });
   }
 
-  headNames() {
-    const all = Array.from({ length: this.heads }, (_, index) => index + 1);
-    return this.perHead && this.heads > 1 ? ["mean", ...all] : all;
+  headNames(layer) {
+    const all = Array.from({ length: this.info(layer).maps }, (_, index) => index + 1);
+    return this.perHead && all.length > 1 ? ["mean", ...all] : all;
+  }
+  /* The head on show in a layer that may have fewer than the last one. */
+  head(layer, head) {
+    const names = this.headNames(layer);
+    return names.includes(head) ? head : head === "mean" ? names[0] : names.at(-1);
   }
 
-  /* A map: `values` [patch], true numbers; `prefix` the undrawn tokens' shares; and what is read off it. */
+  /* A map of the model's own query: true numbers, and what is read off them. */
   map(layer, head) {
     const key = `${layer}/${head}`;
     let map = this.maps.get(key);
-    if (!map) this.maps.set(key, map = head === "mean" ? this.#mean(layer) : this.#decode(layer, head));
+    if (!map) this.maps.set(key, map = head === "mean" ? meanOf(this.headNames(layer).slice(1).map(each => this.map(layer, each))) : this.#decode(layer, head));
     return map;
   }
 
   #decode(layer, head) {
-    const top = this.payload.top[layer - 1][head - 1], values = new Float32Array(this.patches);
-    const start = ((layer - 1) * this.heads + head - 1) * this.patches;
-    for (let patch = 0; patch < this.patches; patch++) values[patch] = HALF[this.halves[start + patch]] * top;
-    return summarise(values, this.payload.prefix_mass[layer - 1]?.[head - 1] ?? []);
-  }
-
-  #mean(layer) {
-    const values = new Float32Array(this.patches), prefix = this.prefix.map(() => 0);
-    for (let head = 1; head <= this.heads; head++) {
-      const map = this.map(layer, head);
-      for (let patch = 0; patch < this.patches; patch++) values[patch] += map.values[patch] / this.heads;
-      map.prefix.forEach((mass, token) => { prefix[token] += mass / this.heads; });
-    }
-    return summarise(values, prefix);
+    const { place, top, offset, prefix_mass: masses } = this.info(layer);
+    return decodeMap(place, this.halves, offset + (head - 1) * place.patches, top[head - 1], masses[head - 1] ?? []);
   }
 
   /* The value at the top of the colours: a percentile (nearest rank) of one map, one layer or all maps. */
-  top(range, layer, head, percentile) {
-    if (range === "map") return percentileOf([this.map(layer, head).sorted()], percentile);
+  top(range, layer, map, percentile) {
+    if (range === "map") return percentileOf([map.sizes()], percentile);
     const key = [range === "layer" ? layer : "all", percentile].join();
     let top = this.tops.get(key);
     if (top === undefined) {
-      const maps = range === "layer" ? this.#sorted(layer, layer) : this.#sorted(1, this.layers);
-      this.tops.set(key, top = percentileOf(maps, percentile));
+      const maps = range === "layer" ? this.#everyMap(layer, layer) : this.#everyMap(1, this.layers);
+      this.tops.set(key, top = percentileOf(maps.map(each => each.sizes()), percentile));
     }
     return top;
   }
 
-  #sorted(first, last) {
+  #everyMap(first, last) {
     const maps = [];
     for (let layer = first; layer <= last; layer++)
-      for (let head = 1; head <= this.heads; head++) maps.push(this.map(layer, head).sorted());
+      for (let head = 1; head <= this.info(layer).maps; head++) maps.push(this.map(layer, head));
     return maps;
   }
+}
+
+function decodeMap(place, halves, start, top, prefix) {
+  const values = new Float32Array(place.patches);
+  for (let patch = 0; patch < place.patches; patch++) values[patch] = HALF[halves[start + patch]] * top;
+  return summarise(place, values, prefix);
+}
+
+function meanOf(maps) {
+  const { place } = maps[0], values = new Float32Array(place.patches), prefix = new Float32Array(place.prefix.length), share = 1 / maps.length;
+  for (const map of maps) {
+    for (let patch = 0; patch < values.length; patch++) values[patch] += map.values[patch] * share;
+    map.prefix.forEach((mass, token) => { prefix[token] += mass * share; });
+  }
+  return summarise(place, values, prefix);
 }
 
 /* The percentile (nearest rank) of many rising maps together, without merging them: the smallest
@@ -106,23 +147,43 @@ function percentileOf(maps, percentile) {
   return halving.value[0];
 }
 
-function summarise(values, prefix) {
-  let sum = 0, entropy = 0, sorted = null;
+/* A map: `values` [patch], true numbers; `prefix`, what the undrawn tokens have; and what is read off
+   them. What costs much and is often not needed waits until it is asked for. */
+function summarise(place, values, prefix) {
+  let sum = 0, minimum = values[0], strongest = null, sizes = null, entropy = null;
+  for (let patch = 0; patch < values.length; patch++) {
+    sum += values[patch];
+    if (values[patch] < minimum) minimum = values[patch];
+  }
+  let undrawn = 0;
+  for (const mass of prefix) undrawn += mass;
+  return {
+    place, values, prefix, sum, undrawn, minimum,
+    get strongest() { return strongest ??= fiveStrongest(values); },
+    get maximum() { return values[this.strongest[0]]; },
+    get entropy() { return entropy ??= entropyOf(values) + entropyOf(prefix); },
+    /* How large the values are, rising. */
+    sizes: () => sizes ??= (minimum < 0 ? values.map(Math.abs) : values.slice()).sort(),
+  };
+}
+
+function fiveStrongest(values) {
   const strongest = [];
-  const count = share => { if (share > 0) entropy -= share * Math.log2(share); };
-  values.forEach((value, patch) => {
-    sum += value;
-    count(value);
-    if (strongest.length === 5 && value <= values[strongest[4]]) return;
-    let place = strongest.length;
-    while (place && values[strongest[place - 1]] < value) place--;
-    strongest.splice(place, 0, patch);
+  for (let patch = 0; patch < values.length; patch++) {
+    const value = values[patch];
+    if (strongest.length === 5 && value <= values[strongest[4]]) continue;
+    let at = strongest.length;
+    while (at && values[strongest[at - 1]] < value) at--;
+    strongest.splice(at, 0, patch);
     if (strongest.length > 5) strongest.pop();
-  });
-  prefix.forEach(count);
-  const undrawn = prefix.reduce((total, mass) => total + mass, 0);
-  return { values, prefix, sum, undrawn, entropy, strongest, maximum: values[strongest[0]],
-    sorted: () => sorted ??= values.slice().sort() };
+  }
+  return strongest;
+}
+
+function entropyOf(shares) {
+  let entropy = 0;
+  for (const share of shares) if (share > 0) entropy -= share * Math.log2(share);
+  return entropy;
 }
 
 /* How many values lie above `top`; `sorted` rises. */
@@ -136,10 +197,6 @@ function countAbove(sorted, top) {
 }
 
 /* Numbers in the unit in force; scores that are no shares stay bare. */
-const times = share => { const value = share * data.tokens; return (value > 0 && value < 0.01 ? "< 0.01" : significant(value)) + timesSign(); };
+const times = share => { const value = share * data.info(state.layer).tokens; return (value > 0 && value < 0.01 ? "< 0.01" : significant(value)) + timesSign(); };
 const format = value => (!data.isShare ? plain(value) : state.unit === "times" ? times(value) : percent(value));
 const plain = value => (value === 0 ? "0" : Math.abs(value) < 0.01 ? value.toExponential(1) : significant(value));
-
-const currentMap = () => data.map(state.layer, state.head);
-const currentTop = () => data.top(state.range, state.layer, state.head, state.percentile);
-const readPatch = () => (state.pinned >= 0 ? state.pinned : state.pointed);

@@ -17,7 +17,7 @@ function relabel() {
   }
   return found === Object.keys(LABELS).length;
 }
-if (!relabel()) {
+if (document.querySelector(".gradio-container") && !relabel()) {
   const waiting = new MutationObserver(() => { if (relabel()) waiting.disconnect(); });
   waiting.observe(document.body, { childList: true, subtree: true });
 }

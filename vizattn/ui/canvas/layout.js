@@ -29,9 +29,10 @@ function layOut() {
   body.style.setProperty("--high", Math.round(Math.floor(wide) / ratio) + "px");
   sizeThumbs(narrow, ratio, Math.round(wide / ratio));
   barVertical = !narrow;
-  part("inspector").classList.toggle("two", !narrow && (medium || roomy(wide)));
+  part("inspector").classList.toggle("two", !narrow && (medium || (state.view === "picture" && roomy(wide))));
   root.classList.toggle("short", !medium && innerHeight <= 860);
   thinTicks();
+  sizePanes();
 }
 
 function sizeFilm() {

@@ -33,7 +33,7 @@ async function load(payload) {
   opened = payload.id;
   try {
     const [bytes, address] = await Promise.all([fetchBytes(payload.files.maps), fetchPhoto(payload.files.picture)]);
-    if (turn === newest) open(new Data(payload, new Uint16Array(bytes)), address);
+    if (turn === newest) open(openData(payload, bytes, address));
   } catch (error) {
     if (turn !== newest) return;
     opened = null;
@@ -41,23 +41,32 @@ async function load(payload) {
   }
 }
 
-function open(next, address) {
+function openData(payload, bytes, address) {
+  const made = new Data(payload, new Uint16Array(bytes), address);
+  return Object.assign(made, {
+    rows: new RowStore(made), answers: new Map(), lastAnswer: null, trouble: null,
+    asked: { key: "", maps: new Map(), resolved: new Map() },
+  });
+}
+
+/* Questions are put to one picture: with the next one they start anew. */
+function open(next) {
   const first = data === null;
-  data = next;
-  const heads = data.headNames();
+  data = home = next;
+  shelve(next);
   Object.assign(state, {
     layer: first ? data.layers : clamp(state.layer, 1, data.layers),
-    head: heads.includes(state.head) ? state.head : heads[0], pinned: -1, pointed: -1,
+    pins: [], pointed: null, last: null, adding: false, held: false, ask: "own",
   });
+  if (pending) { restoreView(pending); pending = null; }
   const layerRange = element.querySelector('[data-choice="range"] [data-value="layer"]');
-  layerRange.hidden = heads.length < 2;   // there, a layer is one map
+  layerRange.hidden = data.mostHeads < 2;   // there, a layer is one map
   if (layerRange.hidden && state.range === "layer") state.range = "map";
   part("failure").hidden = true;
   setAttribute(root, "data-state", "open");
-  openPicture(address);
+  openPicture();
   openStrip();
   openTimeline();
-  openMass();
   nameData();
   layOut();
   draw();
@@ -68,12 +77,20 @@ function open(next, address) {
   if (root.getBoundingClientRect().top < -innerHeight / 2) root.scrollIntoView({ block: "start" });
 }
 
+/* What was looked at in this visit stays at hand for a comparison. */
+const MOST_SHELVED = 6;
+function shelve(next) {
+  if (!shelf.includes(next)) shelf.unshift(next);
+  shelf.splice(MOST_SHELVED);
+  state.panes = panesFor(next, shelf.find(each => each !== next));   // the first thing to compare with is the last one
+}
+
 /* Decode and sort the other layers in idle moments, so that the first visit is as quick as the second. */
 function prepare(which) {
   let layer = 1;
   const next = () => {
     if (which !== data || layer > which.layers) return;
-    for (const head of which.headNames()) which.map(layer, head).sorted();
+    for (const head of which.headNames(layer)) which.map(layer, head).sizes();
     layer += 1;
     setTimeout(next, 0);
   };
@@ -85,13 +102,43 @@ function nameData() {
   if (!data) return;
   const { picture: whole, input, model, method } = data.payload;
   setText(part("summary"), [whole.name, model.label, phrase(method.title)].join(" · "));
-  const size = word("note", { width: whole.width, height: whole.height, a: input.width, b: input.height, columns: data.columns, rows: data.rows });
+  const { rows, columns } = data.info(data.layers).place;
+  const size = word("note", { width: whole.width, height: whole.height, a: input.width, b: input.height, columns, rows });
   setText(part("note"), `${size}, ${word(sawEverything() ? "noteWhole" : "noteCropped")}`);
-  setText(part("remarks"), (model.notes ?? []).map(phrase).join(" "));
-  part("remarks").hidden = !model.notes?.length;
+  const remarks = [...(model.notes ?? []).map(phrase), ...undrawnLayers(), ...whatIsInside()];
+  setText(part("remarks"), remarks.join(" "));
+  part("remarks").hidden = !remarks.length;
+  nameMethod();
   photo.alt = word("photoText", { file: whole.name });
   nameThumbs();
 }
+
+/* A file of its own says what it holds. */
+function whatIsInside() {
+  const { inside } = data.payload;
+  if (!inside) return [];
+  const bytes = inside.reduce((sum, number) => sum + (data.infos.find(({ layer }) => layer === number)?.rows?.bytes ?? 0), 0);
+  return [inside.length ? word("insideRows", { n: data.count, layers: inside.map(layer => layer + 1).join(", "), size: megabytes(bytes) }) : word("insideMaps", { n: data.count })];
+}
+
+/* Layers that were captured and cannot be laid over the picture are named with the reason. */
+function undrawnLayers() {
+  const reasons = new Map();
+  for (const { layer, reason } of data.payload.undrawn ?? []) reasons.set(reason, [...(reasons.get(reason) ?? []), layer + 1]);
+  return [...reasons].map(([reason, layers]) => word("undrawn", { layers: layers.join(", "), reason: phrase(reason) }));
+}
+
+const showView = radioGroup(part("views"), () => state.view, view => change({ view, pointed: null }), ALL_ARROWS, "aria-selected");
+let shownView = "";
+followers.push(() => {
+  showView();
+  if (state.view === shownView) return;
+  shownView = state.view;
+  setAttribute(root, "data-view", state.view);
+  setAttribute(body, "aria-labelledby", element.querySelector(`[role="tab"][data-value="${state.view}"]`).id);
+  layOut();
+  draw();
+});
 
 function speakLanguage() {
   translate(root);
@@ -107,7 +154,7 @@ part("emptyChange").addEventListener("click", toInputs);
 
 /* Without a page around it the viewer follows the system's theme; inside one, the page's. */
 function followTheme() {
-  const dark = document.querySelector(".gradio-container") ? document.body.classList.contains("dark") : matchMedia("(prefers-color-scheme: dark)").matches;
+  const dark = document.querySelector(".gradio-container, .va-alone") ? document.body.classList.contains("dark") : matchMedia("(prefers-color-scheme: dark)").matches;
   setAttribute(root, "data-theme", dark ? "dark" : "light");
 }
 new MutationObserver(followTheme).observe(document.body, { attributes: true, attributeFilter: ["class"] });
@@ -117,5 +164,5 @@ followTheme();
 onLanguage(speakLanguage);
 speakLanguage();
 window.__vizattn = probe;
-load(props.value);
+if (wantsOther(props.value)) askForLinked(); else load(props.value);
 watch("value", () => load(props.value));

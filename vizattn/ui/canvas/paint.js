@@ -2,7 +2,11 @@
 const LOOKUP = Object.fromEntries(Object.entries(COLOURS).map(([name, text]) =>
   [name, Uint8Array.from(atob(text), letter => letter.charCodeAt(0))]));
 
-/* One packed colour per step. `opacity` 1 is solid; below, a patch is as opaque as its value is high. */
+/* Values on both sides of zero get a map that is white at zero, whichever is chosen for shares. */
+const SIGNED = "signed";
+const isSigned = map => map.signed ?? (data.isSigned || map.minimum < 0);
+
+/* One packed colour per step. `opacity` 1 is solid; below, a patch is as opaque as its value is large. */
 const palettes = new Map();
 function palette(name, opacity) {
   const key = `${name}/${opacity}`;
@@ -11,7 +15,8 @@ function palette(name, opacity) {
     const bytes = new Uint8ClampedArray(1024), table = LOOKUP[name];
     for (let step = 0; step < 256; step++) {
       bytes.set(table.subarray(step * 3, step * 3 + 3), step * 4);
-      bytes[step * 4 + 3] = opacity === 1 ? 255 : opacity * step;
+      const size = name === SIGNED ? Math.abs(step - 127.5) * 2 : step;
+      bytes[step * 4 + 3] = opacity === 1 ? 255 : opacity * size;
     }
     palettes.set(key, steps = new Uint32Array(bytes.buffer));
   }
@@ -34,11 +39,11 @@ function surface(canvas, width, height) {
 }
 
 const SMOOTH = 6;   // pixels per patch when values are interpolated
-function paintMap(canvas, values, top, opacity, smooth) {
-  const { rows, columns } = data, zoom = smooth ? SMOOTH : 1;
+function paintMap(canvas, map, top, opacity, smooth) {
+  const { rows, columns } = map.place, { values } = map, zoom = smooth ? SMOOTH : 1, signed = isSigned(map);
   const { image, pixels, context } = surface(canvas, columns * zoom, rows * zoom);
-  const steps = palette(state.colours, opacity), scale = top > 0 ? 255 / top : 0;
-  const colour = value => steps[clamp(value * scale + 0.5, 0, 255) | 0];
+  const steps = palette(signed ? SIGNED : state.colours, opacity), scale = top > 0 ? (signed ? 127.5 : 255) / top : 0, zero = signed ? 128 : 0.5;
+  const colour = value => steps[clamp(value * scale + zero, 0, 255) | 0];
   if (smooth) interpolate(values, rows, columns, (at, value) => { pixels[at] = colour(value); });
   else for (let patch = 0; patch < values.length; patch++) pixels[patch] = colour(values[patch]);
   context.putImageData(image, 0, 0);
@@ -60,11 +65,12 @@ function interpolate(values, rows, columns, put) {
 }
 
 /* The ramp fades over a check exactly as the overlay fades over the picture. */
-function paintRamp(canvas, vertical, opacity) {
+function paintRamp(canvas, vertical, opacity, name) {
   const length = 256, thick = 12, image = new ImageData(vertical ? thick : length, vertical ? length : thick);
-  const table = LOOKUP[state.colours];
+  const table = LOOKUP[name];
   for (let step = 0; step < length; step++) for (let across = 0; across < thick; across++) {
-    const alpha = opacity === 1 ? 1 : opacity * step / 255, check = (step >> 2) + (across >> 2) & 1 ? 192 : 168;
+    const size = name === SIGNED ? Math.abs(step - 127.5) * 2 : step;
+    const alpha = opacity === 1 ? 1 : opacity * size / 255, check = (step >> 2) + (across >> 2) & 1 ? 192 : 168;
     const at = (vertical ? (length - 1 - step) * thick + across : across * length + step) * 4;
     for (let channel = 0; channel < 3; channel++)
       image.data[at + channel] = table[step * 3 + channel] * alpha + check * (1 - alpha);

@@ -12,7 +12,7 @@ for (const example of examples) {
   button.setAttribute("aria-label", example.name);
   button.title = example.name;
   button.dataset.value = example.name;
-  image.src = example.file.url;
+  image.src = (example.thumb ?? example.file).url;
   image.alt = "";
   button.append(image);
   part("thumbs").append(button);
@@ -87,4 +87,4 @@ document.addEventListener("drop", event => {
 const speakLanguage = () => translate(root);
 onLanguage(speakLanguage);
 speakLanguage();
-show();
+if (examples.some(example => example.name === inLink("picture"))) pick(inLink("picture")); else show();

@@ -2,58 +2,73 @@
 const picture = part("picture"), overlay = part("overlay"), photo = part("photo"), tip = part("tip");
 
 /* Where a part of the original picture lies, in per cent of it. */
-const percentBox = (left, top, width, height) => {
-  const whole = data.payload.picture;
-  return { left: left / whole.width * 100, top: top / whole.height * 100, width: width / whole.width * 100, height: height / whole.height * 100 };
-};
+const percentBox = ({ left, top, width, height }, whole = data.payload.picture) => (
+  { left: left / whole.width * 100, top: top / whole.height * 100, width: width / whole.width * 100, height: height / whole.height * 100 });
 const place = (node, box) => {
   for (const side of ["left", "top", "width", "height"]) node.style[side] = box[side] + "%";
 };
-function patchBox(patch) {
-  const { row, column } = rowColumn(patch), frame = data.payload.frame;
-  const width = frame.width / data.columns, height = frame.height / data.rows;
-  return percentBox(frame.left + (column - 1) * width, frame.top + (row - 1) * height, width, height);
+function patchBox(where, patch, whole) {
+  const { row, column } = where.rowColumn(patch), { frame } = where;
+  const width = frame.width / where.columns, height = frame.height / where.rows;
+  return percentBox({ left: frame.left + (column - 1) * width, top: frame.top + (row - 1) * height, width, height }, whole);
 }
 const sawEverything = () => {
   const { frame, picture: whole } = data.payload;
   return frame.left <= 0.5 && frame.top <= 0.5 && frame.left + frame.width >= whole.width - 0.5 && frame.top + frame.height >= whole.height - 0.5;
 };
 
-function mark(node, patch) {
+function mark(node, where, patch, whole) {
   node.hidden = patch < 0;
-  if (patch >= 0) place(node, patchBox(patch));
+  if (patch >= 0) place(node, patchBox(where, patch, whole));
 }
 
-function placeTip(patch, value) {
-  tip.hidden = patch < 0;
+function placeTip(node, map, patch, whole) {
+  node.hidden = patch < 0;
   if (patch < 0) return;
-  const { row, column } = rowColumn(patch), box = patchBox(patch);
-  setText(tip, `${row}, ${column} · ${format(value)}`);
+  const { row, column } = map.place.rowColumn(patch), box = patchBox(map.place, patch, whole);
+  setText(node, `${row}, ${column} · ${format(map.values[patch])}`);
   const atRight = box.left + box.width > 75, atBottom = box.top > 88;
-  tip.style.left = atRight ? "auto" : `calc(${box.left + box.width}% + 8px)`;
-  tip.style.right = atRight ? `calc(${100 - box.left}% + 8px)` : "auto";
-  tip.style.top = atBottom ? "auto" : box.top + "%";
-  tip.style.bottom = atBottom ? 100 - box.top - box.height + "%" : "auto";
+  node.style.left = atRight ? "auto" : `calc(${box.left + box.width}% + 8px)`;
+  node.style.right = atRight ? `calc(${100 - box.left}% + 8px)` : "auto";
+  node.style.top = atBottom ? "auto" : box.top + "%";
+  node.style.bottom = atBottom ? 100 - box.top - box.height + "%" : "auto";
 }
 
 /* Once per explanation. */
-function openPicture(address) {
-  const { frame, picture: whole } = data.payload, box = percentBox(frame.left, frame.top, frame.width, frame.height);
-  photo.src = address;
-  place(overlay, box);
+function openPicture() {
+  const { frame, picture: whole } = data.payload, box = percentBox(frame);
+  photo.src = data.address;
   place(part("outside"), box);
   part("outside").hidden = sawEverything();
   picture.style.setProperty("--ratio", whole.width / whole.height);
 }
 
+/* The asked patches lie on the grid that asks; turned round, on the grid that is looked at. */
+function askedBoxes(resolved) {
+  const where = resolved.direction === "from" ? resolved.info.place : resolved.info.queries.place;
+  return (resolved.patches ?? []).map(patch => [where, patch]);
+}
+function markAsked(nodes, resolved, whole) {
+  const boxes = askedBoxes(resolved);
+  nodes.forEach((node, index) => {
+    const [where, patch] = boxes[index] ?? [null, -1];
+    mark(node, where, patch, whole);
+  });
+}
+
+let laidOver = "";
 function drawPicture() {
-  const map = currentMap(), read = readPatch();
-  paintMap(overlay, map.values, currentTop(), overlayOpacity(), state.cells === "smooth");
+  if (state.view !== "picture") return;
+  const map = currentMap(), read = readPatch(), { frame } = map.place;
+  const lies = [data.payload.id, frame.left, frame.top, frame.width, frame.height].join();
+  if (lies !== laidOver) { laidOver = lies; place(overlay, percentBox(frame)); }
+  paintMap(overlay, map, currentTop(), overlayOpacity(), state.cells === "smooth");
   setAttribute(picture, "data-base", state.base);
   setAttribute(picture, "data-cells", state.cells);
-  setAttribute(picture, "data-pinned", state.pinned >= 0);
-  mark(part("peak"), map.maximum > 0 ? map.strongest[0] : -1);
-  mark(part("readingMark"), read);
-  placeTip(read, read < 0 ? 0 : map.values[read]);
+  setAttribute(picture, "data-pinned", !isFree());
+  mark(part("peak"), map.place, map.maximum > 0 ? map.strongest[0] : -1);
+  markAsked([part("askedMark"), part("secondMark")], resolvedIn(state.layer));
+  mark(part("readingMark"), map.place, read);
+  placeTip(tip, map, read);
 }
 followers.push(drawPicture);

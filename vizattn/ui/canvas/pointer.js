@@ -1,26 +1,45 @@
-/* The pointer reads values. A click or a tap keeps a patch read; the same patch again releases it. */
-function patchUnder(event) {
-  const box = overlay.getBoundingClientRect();
-  const column = Math.floor((event.clientX - box.left) / box.width * data.columns);
-  const row = Math.floor((event.clientY - box.top) / box.height * data.rows);
-  const inside = row >= 0 && column >= 0 && row < data.rows && column < data.columns;
-  return inside ? row * data.columns + column : -1;
+/* The pointer. Free, it asks: the patch under it answers at once. Pinned, it reads values.
+   A click or a tap pins; the same patch again releases; with Shift a second patch asks along. */
+function pointUnder(event, node = picture, whole = data.payload.picture) {
+  const box = node.getBoundingClientRect();
+  return { x: (event.clientX - box.left) / box.width * whole.width, y: (event.clientY - box.top) / box.height * whole.height };
 }
+const seen = (point, which = data) => which.infos.some(({ place }) => place.patchAt(point) >= 0);
+const samePatch = (one, other) => {
+  const { place } = data.info(state.layer).queries, patch = place.patchAt(one);
+  return patch >= 0 && patch === place.patchAt(other);
+};
 
 let waiting = 0;
-function point(patch) {
-  if (patch === state.pointed) return;
-  state.pointed = patch;
+function point(to) {
+  const unmoved = to && state.pointed ? samePatch(to, state.pointed) && data.info(state.layer).place.patchAt(to) === data.info(state.layer).place.patchAt(state.pointed) : to === state.pointed;
+  if (unmoved) return;
+  state.pointed = to;
   waiting ||= requestAnimationFrame(() => { waiting = 0; draw(); });
 }
 
-picture.addEventListener("pointermove", event => { if (data && event.pointerType !== "touch") point(patchUnder(event)); });
-/* A finger "leaves" right after its tap; what it chose is pinned by the click and not by hovering. */
-picture.addEventListener("pointerleave", () => point(-1));
-picture.addEventListener("pointercancel", () => point(-1));
-picture.addEventListener("click", event => {
-  if (!data) return;
-  const patch = patchUnder(event);
-  part("stage").focus({ preventScroll: true });
-  if (patch >= 0) change({ pinned: patch === state.pinned ? -1 : patch });
-});
+/* What a click, a tap or Enter does with a patch. */
+function pin(to, along = state.adding) {
+  if (!canAskPatches(state.layer)) return change({ pointed: to });   // it is read instead
+  const rest = state.pins.filter(each => !samePatch(each, to)), again = rest.length < state.pins.length;
+  const pins = again ? rest : along && state.pins.length ? [state.pins[0], to] : [to];
+  return change({ pins, held: false, adding: false, last: to });
+}
+
+function listenOn(node, whole = () => data.payload.picture) {
+  node.addEventListener("pointermove", event => {
+    if (!data || event.pointerType === "touch") return;
+    const to = pointUnder(event, node, whole());
+    point(seen(to) ? to : null);
+  });
+  /* A finger "leaves" right after its tap; what it chose is pinned by the click and not by hovering. */
+  node.addEventListener("pointerleave", event => { if (event.pointerType !== "touch") point(null); });
+  node.addEventListener("pointercancel", () => point(null));
+  node.addEventListener("click", event => {
+    if (!data) return;
+    const to = pointUnder(event, node, whole());
+    node.closest("[tabindex]")?.focus({ preventScroll: true });
+    if (seen(to)) pin(to, event.shiftKey || state.adding);
+  });
+}
+listenOn(picture);

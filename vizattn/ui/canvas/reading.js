@@ -1,43 +1,60 @@
 /* Reading: the view in two sentences, for eyes and for screen readers. */
-function queryName() {
-  const { kind, row, col } = data.payload.query;   // the library counts rows and columns from 0
-  if (kind === "patch") return word("queryPatch", { row: row + 1, column: col + 1 });
-  return word({ class: "queryClass", mean: "queryMean" }[kind] ?? "queryOther");
+const QUERY_WORDS = { class: "queryClass", mean: "queryMean", register: "queryRegister", pool: "queryPool" };
+
+/* Who asks, or (`object`) who is looked at: Korean marks the two differently. */
+function queryName({ kind, direction, info, patches }) {
+  const asks = kind === "own" ? info.query.kind : kind, end = direction === "from" ? "Seen" : "";
+  if (asks === "patch") {
+    const where = direction === "from" ? info.place : info.queries.place;
+    const cells = (patches ?? [info.query.row * where.columns + info.query.col]).map(patch => where.rowColumn(patch));
+    return cells.length < 2 ? word("queryPatch" + end, cells[0])
+      : word("queryPatches" + end, { row: cells[0].row, column: cells[0].column, row2: cells[1].row, column2: cells[1].column });
+  }
+  return QUERY_WORDS[asks] ? word(QUERY_WORDS[asks] + end) : word("queryOther" + end);
 }
 
-function sentence() {
-  const layer = state.layer, query = queryName();
-  return data.perHead ? word("sentence", { layer, head: headName(state.head), query })
-    : word("sentenceMethod", { layer, method: phrase(data.payload.method.title), query });
+function sentence(layer = state.layer, head = data.head(layer, state.head)) {
+  const resolved = resolvedIn(layer), query = queryName(resolved), number = data.number(layer), from = resolved.direction === "from" ? "From" : "";
+  return data.perHead ? word("sentence" + from, { layer: number, head: headName(head), query })
+    : word("sentenceMethod", { layer: number, method: phrase(data.payload.method.title), query });
 }
 
 /* The undrawn tokens, by kind: [["class", 1, share], ["register", 4, share]]. */
 function undrawnKinds(map) {
   const kinds = new Map();
-  data.prefix.forEach((kind, token) => {
+  map.place.prefix.forEach((kind, token) => {
     const [count, mass] = kinds.get(kind) ?? [0, 0];
     kinds.set(kind, [count + 1, mass + (map.prefix[token] ?? 0)]);
   });
   return [...kinds].map(([kind, [count, mass]]) => [kind, count, mass]);
 }
 
-function detail() {
-  const map = currentMap();
+const asksItself = (resolved, kind) => (resolved.kind === "own" ? resolved.info.query.kind : resolved.kind) === kind;
+function detail(layer = state.layer, head = data.head(layer, state.head)) {
+  const map = mapOf(layer, head), resolved = resolvedIn(layer);
   if (!data.isShare) return word("detailPeakPlain", { value: plain(map.maximum) });
+  if (resolved.direction === "from") return word("detailFrom", { value: percent(map.maximum), mean: percent(map.sum / map.place.patches) });
   const said = [word("detailPeak", { value: percent(map.maximum), times: times(map.maximum) })];
   for (const [kind, , mass] of undrawnKinds(map)) {
-    if (kind === "class") said.push(word(data.payload.query.kind === "class" ? "detailStays" : "detailGoes", { value: percent(mass) }));
+    if (kind === "class") said.push(word(asksItself(resolved, "class") ? "detailStays" : "detailGoes", { value: percent(mass) }));
     if (kind === "register") said.push(word("detailRegisters", { value: percent(mass) }));
   }
   return said.join(" ");
 }
 
+const megabytes = bytes => (bytes / 2 ** 20).toFixed(1);
+/* What stands between the question and its answer. Text from the library is shown as it came. */
+const why = ({ why: key, info }) => (STRINGS.en[key] ? word(key, { n: megabytes(info.rows?.bytes ?? 0), layer: info.layer + 1 }) : key);
+
 function hint() {
-  const touch = pointerIsCoarse();
-  const said = [state.pinned < 0 ? word(touch ? "hintTouch" : "hintFree")
-    : word(touch ? "hintTouched" : "hintPinned", rowColumn(state.pinned))];
+  const touch = pointerIsCoarse(), resolved = resolvedIn(state.layer), said = [];
+  if (resolved.why) said.push(why(resolved));
+  else if (!canAskPatches(state.layer)) said.push(word("hintRead"));
+  else if (state.adding) said.push(word("hintSecond"));
+  else said.push(word(isFree() ? (touch ? "hintTouch" : "hintFree") : touch ? "hintTouched" : "hintPinned"));
   if (state.cells === "smooth") said.push(word("hintSmooth"));
   if (!sawEverything()) said.push(word("hintFrame"));
+  if (!data.info(state.layer).exact) said.push(word("hintMixed"));
   return said.join(" ");
 }
 
@@ -59,6 +76,5 @@ followers.push(() => {
   setText(part("hint"), hint());
   setAttribute(part("overlay"), "aria-label", word("mapText", { text: both }));
   setAttribute(part("stage"), "aria-label", word("mapText", { text: both }));
-  const heard = state.pinned < 0 ? both : `${both} ${word("patchAt", rowColumn(state.pinned))}: ${format(currentMap().values[state.pinned])}`;
-  if (heard !== spoken) speak(spoken = heard);
+  if (both !== spoken) speak(spoken = both);
 });

@@ -3,8 +3,10 @@ const BAR = { edge: 24, height: 12, text: 15, line: 22 };
 
 function savedName() {
   const stem = data.payload.picture.name.replace(/\.[^.]*$/, "").replace(/[^\p{L}\p{N}_-]+/gu, "_").replace(/^_+|_+$/g, "") || "picture";
-  const head = !data.perHead ? "" : state.head === "mean" ? "_mean" : `_H${state.head}`;
-  return `vizattn_${stem}_L${state.layer}${head}.png`;
+  const shown = currentHead(), head = !data.perHead ? "" : shown === "mean" ? "_mean" : `_H${shown}`;
+  const { patches = [], info, direction } = resolvedIn(state.layer), { place: where } = direction === "from" ? info : info.queries;
+  const asks = patches.map(patch => { const { row, column } = where.rowColumn(patch); return `_r${row}c${column}`; }).join("");
+  return `vizattn_${stem}_L${data.number(state.layer)}${head}${asks}${direction === "from" ? "_from" : ""}.png`;
 }
 
 function drawPhoto(context, width, height) {
@@ -22,9 +24,9 @@ function drawPhoto(context, width, height) {
 const scaled = (box, width, height) => [box.left / 100 * width, box.top / 100 * height, box.width / 100 * width, box.height / 100 * height];
 
 function drawSeen(context, width, height) {
-  const { frame } = data.payload;
-  const [left, top, wide, high] = scaled(percentBox(frame.left, frame.top, frame.width, frame.height), width, height);
+  const whole = scaled(percentBox(data.payload.frame), width, height);
   if (!sawEverything()) {
+    const [left, top, wide, high] = whole;
     context.fillStyle = "rgb(0 0 0 / 60%)";
     context.beginPath();
     context.rect(0, 0, width, height);
@@ -35,7 +37,7 @@ function drawSeen(context, width, height) {
     context.strokeRect(left, top, wide, high);
   }
   context.imageSmoothingEnabled = state.cells === "smooth";
-  context.drawImage(overlay, left, top, wide, high);
+  context.drawImage(overlay, ...scaled(percentBox(currentMap().place.frame), width, height));
 }
 
 function drawMarks(context, width, height) {
@@ -43,13 +45,13 @@ function drawMarks(context, width, height) {
   const stroke = (path, color, thick) => { context.strokeStyle = color; context.lineWidth = thick; context.stroke(path); };
   const both = path => { stroke(path, "#000", 5); stroke(path, "#fff", 2.5); };
   if (map.maximum > 0) {
-    const [left, top, wide, high] = scaled(patchBox(map.strongest[0]), width, height), ring = new Path2D();
+    const [left, top, wide, high] = scaled(patchBox(map.place, map.strongest[0]), width, height), ring = new Path2D();
     ring.arc(left + wide / 2, top + high / 2, Math.max(9, wide * 0.75), 0, 2 * Math.PI);
     both(ring);
   }
-  if (state.pinned >= 0) {
+  for (const [where, patch] of askedBoxes(resolvedIn(state.layer))) {
     const square = new Path2D();
-    square.rect(...scaled(patchBox(state.pinned), width, height));
+    square.rect(...scaled(patchBox(where, patch), width, height));
     both(square);
   }
 }
@@ -70,16 +72,16 @@ function legendLines(context, width) {
 const legendFont = () => `${BAR.text}px ${getComputedStyle(root).fontFamily}`;
 
 function drawLegend(context, width, from, lines) {
-  const { edge, height, line } = BAR, style = getComputedStyle(root), top = currentTop();
+  const { edge, height, line } = BAR, style = getComputedStyle(root), top = currentTop(), map = currentMap(), signed = isSigned(map);
   const bar = document.createElement("canvas");
-  paintRamp(bar, false, overlayOpacity());
+  paintRamp(bar, false, overlayOpacity(), signed ? SIGNED : state.colours);
   context.imageSmoothingEnabled = true;
   context.drawImage(bar, edge, from + edge, width - 2 * edge, height);
   context.fillStyle = style.getPropertyValue("--ink");
   context.font = legendFont();
-  context.fillText("0", edge, from + edge + height + line);
+  context.fillText(signed ? format(-top) : "0", edge, from + edge + height + line);
   context.textAlign = "right";
-  context.fillText((currentMap().maximum > top * 1.0001 ? "≥\u202f" : "") + format(top), width - edge, from + edge + height + line);
+  context.fillText((map.maximum > top * 1.0001 ? "≥\u202f" : "") + format(top), width - edge, from + edge + height + line);
   context.textAlign = "left";
   lines.forEach((said, index) => {
     context.fillText(said, edge, from + edge + height + line * (index + 2), width - 2 * edge);
@@ -99,12 +101,14 @@ async function save() {
   drawSeen(context, width, high);
   drawMarks(context, width, high);
   drawLegend(context, width, high, lines);
-  const blob = await new Promise(resolve => canvas.toBlob(resolve, "image/png"));
+  offer(await new Promise(resolve => canvas.toBlob(resolve, "image/png")), savedName());
+}
+
+function offer(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
-  link.download = savedName();
+  link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  speak(word("savedAs", { file: savedName() }));
+  toast(word("savedAs", { file: name }));
 }
-part("save").addEventListener("click", () => { if (data) save(); });

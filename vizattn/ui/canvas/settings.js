@@ -11,7 +11,7 @@ function tell(setting, value) {
 
 function choiceControl(setting, value) {
   const select = make("select", "select");
-  for (const choice of setting.choices) select.append(new Option(String(choice), String(choice)));
+  for (const choice of setting.choices) select.append(new Option(phrase(String(choice)), String(choice)));
   select.value = String(value);
   select.addEventListener("change", () => tell(setting, setting.choices[select.selectedIndex]));
   return select;
@@ -64,5 +64,14 @@ document.addEventListener("vizattn:method", ({ detail: name }) => {
   props.value = { methods, method, values };
   show();
 });
+/* A link names a method and its settings. */
+function readLink() {
+  if (!(inLink("method") in methods)) return;
+  method = inLink("method");
+  const given = settingsInLink();
+  for (const { name } of methods[method]) if (name in given) values[method] = { ...values[method], [name]: given[name] };
+  props.value = { methods, method, values };
+}
+readLink();
 onLanguage(show);
 show();

@@ -4,18 +4,27 @@ const root = part("root");
 
 const PERCENTILES = [100, 99.9, 99.5, 99, 98];
 const state = {
-  layer: 1,             // counts from 1
+  view: "picture",      // "picture", "wall", "compare"
+  layer: 1,             // counts from 1, over the layers that can be drawn
   head: "mean",         // "mean" or 1, 2, … ; a method without heads has the one map 1
-  pinned: -1,           // the patch that stays read, row by row from 0; -1 is none
-  pointed: -1,          // the patch under the pointer
+  ask: "own",           // who asks when no patch does: "own" (the model's query), "class", "register", "mean"
+  held: false,          // whether that question stays while the pointer reads
+  pins: [],             // the patches that ask: points {x, y} in pixels of the original picture, at most two
+  pointed: null,        // where the pointer is, likewise; when nothing is held or pinned it asks
+  direction: "to",      // "to": what the asked looks at; "from": what looks at the asked
+  wallRange: "model", wallLabel: "entropy", wallOrder: "model",
   range: "map", unit: "share", percentile: 99.5,
   colours: "viridis", opacity: 85, base: "grey", cells: "exact",
+  paneCount: 2, same: false, difference: false,
+  panes: [{ from: "", layer: 0, head: 1 }, { from: "", layer: 0, head: 2 }, { from: "", layer: 0, head: 3 }],
   playing: false,
 };
-let data = null;        // the explanation on show, made by data.js
+let data = null;        // the explanation that is drawn, made by data.js
+let home = null;        // the explanation on show; while a pane is drawn, `data` is the pane's
+const shelf = [];       // explanations of this visit, the newest first: what can be compared
 
 const followers = [];   // what redraws after a change, in the order it was registered
-const probe = { state, draws: [] };
+const probe = { state, draws: [], map: () => currentMap(), resolved: () => resolvedIn(state.layer) };
 
 function draw() {
   if (!data) return;
@@ -31,5 +40,6 @@ function change(changes) {
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const goToLayer = layer => change({ layer: clamp(layer, 1, data.layers) });
-const rowColumn = patch => ({ row: Math.floor(patch / data.columns) + 1, column: patch % data.columns + 1 });
 const pointerIsCoarse = () => matchMedia("(pointer: coarse)").matches;
+/* Free, the pointer asks. Once a question is pinned, it reads. */
+const isFree = () => !state.pins.length && !state.held;

@@ -1,12 +1,13 @@
-/* The head strip: every map of the layer at once, top to bottom. */
+/* The head strip: every map of the layer at once, top to bottom, for the question in force. */
 const strip = part("strip");
-let thumbs = [];   // [{head, button, canvas}]
+let thumbs = [];   // [{head, button, canvas}]: as many as the layer with the most heads needs
 
-const headName = head => (head === "mean" ? word("headMean") : data.perHead ? word("headNumber", { head }) : phrase(data.payload.method.title));
+const headName = (head, which = data) => (head === "mean" ? word("headMean") : which.perHead ? word("headNumber", { head }) : phrase(which.payload.method.title));
 
 function openStrip() {
   strip.textContent = "";
-  thumbs = data.headNames().map(head => {
+  const most = data.infos.findIndex(({ maps }) => maps === data.mostHeads) + 1;
+  thumbs = data.headNames(most).map(head => {
     const button = make("button"), canvas = make("canvas"), name = make("span", "name");
     button.type = "button";
     button.setAttribute("role", "radio");
@@ -28,22 +29,25 @@ function nameThumbs() {
 }
 
 /* Up and down alone: left and right stay with the layers. */
-const showHead = radioGroup(strip, () => state.head,
+const showHead = radioGroup(strip, currentHead,
   value => change({ head: value === "mean" ? value : Number(value) }), { ArrowDown: 1, ArrowUp: -1 });
 
 function drawStrip() {
-  for (const { head, canvas } of thumbs) {
-    if (thumbs.length < 2) break;   // the one map is the picture itself; the film shows the others
-    const top = data.top(state.range, state.layer, head, state.percentile);
-    paintMap(canvas, data.map(state.layer, head).values, top, 1, false);
+  if (state.view !== "picture") return;
+  const heads = new Set(data.headNames(state.layer));
+  for (const { head, button, canvas } of thumbs) {
+    button.hidden = !heads.has(head);
+    if (thumbs.length < 2 || button.hidden) continue;   // the one map is the picture itself; the film shows the others
+    paintMap(canvas, mapOf(state.layer, head), topOf(state.layer, head), 1, false);
   }
   showHead();
 }
 followers.push(drawStrip);
 
 function stepHead(step) {
-  const heads = data.headNames();
-  change({ head: heads[clamp(heads.indexOf(state.head) + step, 0, heads.length - 1)] });
+  const heads = data.headNames(state.layer);
+  const least = state.view === "wall" && heads[0] === "mean" ? 1 : 0;   // the wall has no mean
+  change({ head: heads[clamp(heads.indexOf(currentHead()) + step, least, heads.length - 1)] });
 }
 
 /* On a phone the strip scrolls sideways: bring the chosen head into sight without moving the page. */
@@ -51,7 +55,7 @@ let shownHead = null;
 followers.push(() => {
   if (state.head === shownHead) return;
   shownHead = state.head;
-  const chosen = thumbs.find(({ head }) => head === state.head);
+  const chosen = thumbs.find(({ head }) => head === currentHead());
   if (!chosen || strip.scrollWidth <= strip.clientWidth) return;
   const { offsetLeft, offsetWidth } = chosen.button;
   strip.scrollLeft = clamp(strip.scrollLeft, offsetLeft + offsetWidth + 8 - strip.clientWidth, Math.max(0, offsetLeft - 8));

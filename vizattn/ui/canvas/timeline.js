@@ -9,7 +9,7 @@ function openTimeline() {
   playButton.disabled = data.layers === 1;
   tickRow.textContent = "";
   for (let layer = 1; layer <= data.layers; layer++) {
-    const tick = make("span", "", String(layer));
+    const tick = make("span", "", String(data.number(layer)));
     tick.style.left = (data.layers === 1 ? 0 : (layer - 1) / (data.layers - 1) * 100) + "%";
     tick.addEventListener("click", () => goToLayer(layer));
     tickRow.append(tick);
@@ -22,7 +22,7 @@ function openTimeline() {
 let frames = [], filmKey = "";
 function openFilm() {
   const film = part("film");
-  film.hidden = data.headNames().length > 1;
+  film.hidden = data.mostHeads > 1;
   film.textContent = filmKey = "";
   frames = film.hidden ? [] : Array.from({ length: data.layers }, (_, index) => {
     const frame = make("canvas");
@@ -33,10 +33,10 @@ function openFilm() {
   });
 }
 function drawFilm() {
-  const key = [state.range, state.percentile, state.colours].join();
-  if (key !== filmKey) {
+  const key = [data.asked.key, data.answers.size, state.range, state.percentile, state.colours].join();
+  if (key !== filmKey && frames.length) {
     filmKey = key;
-    frames.forEach((frame, index) => paintMap(frame, data.map(index + 1, 1).values, data.top(state.range, index + 1, 1, state.percentile), 1, false));
+    frames.forEach((frame, index) => paintMap(frame, mapOf(index + 1, 1), topOf(index + 1, 1), 1, false));
   }
   frames.forEach((frame, index) => frame.classList.toggle("lit", index + 1 === state.layer));
 }
@@ -72,7 +72,7 @@ slider.addEventListener("input", () => goToLayer(Number(slider.value)));
 let litTick = null;
 followers.push(() => {
   if (slider.value !== String(state.layer)) slider.value = state.layer;
-  setAttribute(slider, "aria-valuetext", word("layerOf", { layer: state.layer, n: data.layers }));
+  setAttribute(slider, "aria-valuetext", word("layerOf", { layer: data.number(state.layer), n: data.depth }));
   const tick = tickRow.children[state.layer - 1];
   if (tick !== litTick) {
     litTick?.classList.remove("lit");

@@ -29,6 +29,13 @@ function translate(root) {
   }
 }
 
+/* What the address named when the page was opened. */
+const arrivedAt = new URLSearchParams(location.search);
+const inLink = name => arrivedAt.get(name);
+function settingsInLink() {
+  try { return JSON.parse(inLink("settings")) ?? {}; } catch { return {}; }
+}
+
 /* Components are separate islands in the page; the document carries what all of them follow. */
 function onLanguage(act) {
   document.addEventListener("vizattn:language", event => { language = event.detail; act(); });
@@ -54,7 +61,7 @@ function significant(value) {
   if (size >= 0.00995) return value.toFixed(3);
   return value < 0 ? value.toExponential(1) : "< 0.01";
 }
-const percent = share => significant(share * 100) + percentSign();
+const percent = share => (share < 0 ? "\u2212" : "") + significant(Math.abs(share) * 100) + percentSign();
 /* A share close to the whole keeps one decimal, so that 99.96 % is never called 100 %. */
 function percentOfWhole(share) {
   if (share < 1 && share > 0.999) return "> 99.9" + percentSign();
@@ -64,7 +71,7 @@ function percentOfWhole(share) {
 
 /* A radio group of native buttons: click, arrow keys, and one tab stop. Returns what shows the choice. */
 const ALL_ARROWS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-function radioGroup(group, current, choose, arrows = ALL_ARROWS) {
+function radioGroup(group, current, choose, arrows = ALL_ARROWS, attribute = "aria-checked") {
   const buttons = () => [...group.querySelectorAll("[data-value]")];
   group.addEventListener("click", event => {
     const button = event.target.closest("[data-value]");
@@ -84,7 +91,7 @@ function radioGroup(group, current, choose, arrows = ALL_ARROWS) {
     const all = buttons(), chosen = String(current()), known = all.some(button => button.dataset.value === chosen);
     all.forEach((button, index) => {
       const on = button.dataset.value === chosen;
-      setAttribute(button, "aria-checked", on);
+      setAttribute(button, attribute, on);
       button.tabIndex = on || (!known && index === 0) ? 0 : -1;
     });
   };

@@ -1,0 +1,110 @@
+"""The viewer's program: its files put together into one script, without any framework.
+
+The scripts are concatenated in a stated order into one function; a file adds a part without
+rewriting another. The page gives this function to Gradio, and a saved HTML file calls it itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from vizattn.overlay import COLOUR_MAPS, colour_table
+
+VIEWER_SCRIPTS = (
+    "words.js",
+    "state.js",
+    "data.js",
+    "rows.js",
+    "ask.js",
+    "paint.js",
+    "picture.js",
+    "colourbar.js",
+    "strip.js",
+    "timeline.js",
+    "reading.js",
+    "inspector.js",
+    "asking.js",
+    "layout.js",
+    "wall.js",
+    "compare.js",
+    "pointer.js",
+    "keys.js",
+    "help.js",
+    "save.js",
+    "link.js",
+    "export.js",
+    "main.js",
+)
+"""The viewer's files, in the order in which they are concatenated; ``main.js`` starts the rest."""
+
+HEADER_SCRIPTS = ("words.js", "header.js")
+
+_STYLES = ("canvas.css", "page.css")
+
+_PROGRAM = """"use strict";
+try {
+  (() => {
+%s
+  })();
+} catch (error) {
+  const sentence = document.createElement("p");
+  sentence.setAttribute("role", "alert");
+  sentence.textContent = `This part of the page could not start: ${error.message}`;
+  element.prepend(sentence);
+  console.error(error);
+}
+"""
+
+
+@cache
+def styles() -> str:
+    """The style sheet for the viewer, the components around it and Gradio's own parts."""
+    return "\n".join(read(name) for name in _STYLES)
+
+
+@cache
+def program(scripts: tuple[str, ...], *, colours: bool = False) -> str:
+    """One script from several files: their words (and colours) first, then each file in order.
+
+    Args:
+        scripts: file names in ``vizattn/ui/canvas``.
+        colours: whether the script paints and therefore needs the colour maps.
+    """
+    constants = [f"const STRINGS = {json.dumps(strings(), ensure_ascii=False)};"]
+    if colours:
+        constants.append(f"const COLOURS = {json.dumps(colour_tables())};")
+    return _PROGRAM % "\n".join(constants + [read(name) for name in scripts])
+
+
+@cache
+def strings() -> dict[str, dict[str, Any]]:
+    """Every string of the page by language and key; ``phrases`` translates the registry's words."""
+    table: dict[str, dict[str, Any]] = json.loads(read("strings.json"))
+    return table
+
+
+@cache
+def colour_tables() -> dict[str, str]:
+    """The library's colour maps and ``signed``, white at zero, as base64 of 256 RGB triplets."""
+    tables = {name: colour_table(name) for name in COLOUR_MAPS} | {"signed": _signed_table()}
+    return {name: base64.b64encode(table.tobytes()).decode() for name, table in tables.items()}
+
+
+def _signed_table() -> UInt8[np.ndarray, "256 3"]:
+    """Blue below zero, white at zero, red above."""
+    from matplotlib import colormaps
+
+    return np.round(colormaps["RdBu_r"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
+
+
+@cache
+def read(name: str) -> str:
+    """A file of ``vizattn/ui/canvas`` as text."""
+    return (files("vizattn.ui") / "canvas" / name).read_text(encoding="utf-8")
