@@ -327,3 +327,21 @@ def test_the_menu_saves_numbers_and_a_file_of_its_own(open_app, tmp_path):
     with np.load(tmp_path / "saved.npz") as saved:
         assert saved["values"].shape == (25, 37)
     assert "<!doctype html>" in (tmp_path / "saved.html").read_text()[:20]
+
+
+def test_output_tokens_are_shown_beside_the_attention_with_the_same_pointer(open_app):
+    page = open_app()
+    page.click('[role="tab"][data-value="compare"]')
+    choice = '.pane >> nth=1 >> [data-pane="head"]'
+    said = page.locator('.pane >> nth=1 >> [data-pane="detail"]')
+    page.select_option(choice, "lengths")
+    page.wait_for_function(
+        "document.querySelectorAll('[data-pane=detail]')[1].innerText.startsWith('Longest')"
+    )
+    box = page.locator('.pane >> nth=0 >> [data-pane="picture"]').bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tip = page.locator('.pane >> nth=1 >> [data-pane="tip"]')
+    tip.wait_for()
+    assert tip.inner_text().startswith("13, 19 · ")
+    page.select_option(choice, "colours")
+    assert said.inner_text().startswith("The principal components with ")

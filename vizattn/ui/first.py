@@ -17,7 +17,7 @@ from gradio.utils import get_upload_folder
 from vizattn.explain import explain
 from vizattn.methods import METHODS
 from vizattn.models import MODELS, assets
-from vizattn.ui.kept import SHELF, Kept
+from vizattn.ui.kept import MODEL, SHELF, Kept
 
 FOLDER = "precomputed"
 ID = "first"
@@ -45,7 +45,8 @@ def revive(key: str) -> Kept | None:
         return None
     with _lock:  # many may ask at once: it is looked at once
         if SHELF.get(ID) is None:
-            explanation = explain(Path(payload["files"]["picture"]), **FIRST)
+            with MODEL:
+                explanation = explain(Path(payload["files"]["picture"]), **FIRST)
             folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
             folder.mkdir(parents=True)
             SHELF.put(Kept(explanation, payload, folder))

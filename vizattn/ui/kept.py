@@ -17,6 +17,9 @@ from typing import Any
 from vizattn.explain import Explanation
 from vizattn.viewer import View
 
+# One model runs at a time, whoever asks: a run, a first visit or a pane of features.
+MODEL = Lock()
+
 MOST_VIEWS = 24
 MOST_BYTES = 2**30
 
@@ -31,6 +34,7 @@ class Kept:
         folder: Where its files lie.
         rows: Descriptions of the rows files written so far, by layer.
         statistics: Numbers of the heads counted so far, by layer.
+        features: Colours and lengths of the output tokens, once asked for.
         lock: Held while something is written.
     """
 
@@ -39,6 +43,7 @@ class Kept:
     folder: Path
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     statistics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    features: dict[str, Any] | None = None
     lock: Lock = field(default_factory=Lock)
 
     @property

@@ -33,6 +33,7 @@ VIEWER_SCRIPTS = (
     "asking.js",
     "layout.js",
     "wall.js",
+    "features.js",
     "compare.js",
     "pointer.js",
     "keys.js",

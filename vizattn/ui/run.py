@@ -19,7 +19,7 @@ from vizattn.errors import ImageError, MethodError, VizattnError
 from vizattn.explain import Explanation, explain
 from vizattn.models import assets
 from vizattn.ui.ask import keep
-from vizattn.ui.kept import SHELF
+from vizattn.ui.kept import MODEL, SHELF
 from vizattn.viewer import write_view
 
 Tell = Callable[[float, str], None]
@@ -171,14 +171,15 @@ def _look_at(
     chosen: dict[str, Any],
     tell: Tell | None = None,
 ) -> dict[str, Any]:
-    explanation = explain(
-        path,
-        model=model or "",
-        method=method or "",
-        settings=chosen,
-        name=name,
-        progress=tell,
-    )
+    with MODEL:
+        explanation = explain(
+            path,
+            model=model or "",
+            method=method or "",
+            settings=chosen,
+            name=name,
+            progress=tell,
+        )
     asked = {"picture": example_name(path), "model": model, "method": method, "settings": chosen}
     return _shown(explanation, asked)
 

@@ -27,7 +27,7 @@ class ColourBar {
       node.style[vertical ? "top" : "left"] = (vertical ? 100 - along * 100 : along * 100) + "%";
       node.style[vertical ? "left" : "top"] = "";
     };
-    const clipped = Math.max(map.maximum, -map.minimum) > top * 1.0001, list = tickList(top, clipped, vertical, signed);
+    const clipped = Math.max(map.maximum, -map.minimum) > top * 1.0001, list = tickList(top, clipped, vertical, signed, map);
     list.forEach(([at, text, end], index) => {
       const tick = this.#tick(index);
       setText(tick, text);
@@ -39,7 +39,7 @@ class ColourBar {
       this.needle.hidden = read === null;
       if (read !== null) move(this.needle, share(read));
     }
-    setAttribute(this.node, "aria-label", word(signed ? "barTextSigned" : "barText", { value: format(top) }));
+    setAttribute(this.node, "aria-label", word(signed ? "barTextSigned" : "barText", { value: format(top, map) }));
   }
 }
 
@@ -50,9 +50,9 @@ function roundStep(top, wanted) {
 }
 
 /* [place from 0 to 1, text, class] for every tick. */
-function tickList(top, clipped, vertical, signed) {
+function tickList(top, clipped, vertical, signed, map) {
   if (signed) return [[0, (clipped ? "≤\u202f" : "") + format(-top), "low"], [0.5, "0", ""], [1, (clipped ? "≥\u202f" : "") + format(top), "high"]];
-  const bare = !data.isShare, asTimes = state.unit === "times";
+  const bare = !data.isShare || map.bare, asTimes = state.unit === "times";
   const high = top * (bare ? 1 : asTimes ? data.info(state.layer).tokens : 100), list = [[0, "0", "low"]];
   if (high > 0) {
     const step = roundStep(high, vertical ? 5 : 4), digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
@@ -60,7 +60,7 @@ function tickList(top, clipped, vertical, signed) {
     for (let value = step; value < high * (vertical ? 0.93 : 0.8); value += step)
       list.push([value / high, (bare && digits > 3 ? plain(value) : value.toFixed(digits)) + sign, ""]);
   }
-  list.push([1, (clipped ? "≥\u202f" : "") + format(top), "high"]);
+  list.push([1, (clipped ? "≥\u202f" : "") + format(top, map), "high"]);
   return list;
 }
 

@@ -29,7 +29,8 @@ function openPane(letter, index) {
     index, node, piece, letter,
     which: () => (index ? whichOf(index) : home),
     layer: () => (index ? layerOf(index) : homeState.layer),
-    head: () => (index ? pane.which().head(pane.layer(), paneState(index).head) : home.head(homeState.layer, homeState.head)),
+    head: () => (index ? pane.which().head(pane.layer(), isFeature(paneState(index).head) ? "mean" : paneState(index).head) : home.head(homeState.layer, homeState.head)),
+    feature: () => (index && isFeature(paneState(index).head) ? paneState(index).head : null),
     bar: new ColourBar(piece("bar"), () => false),
   };
   setText(piece("letter"), letter);
@@ -41,7 +42,7 @@ function openPane(letter, index) {
 }
 
 function choosePane(index, name, value) {
-  const read = name === "from" ? value : name === "head" && value === "mean" ? value : Number(value);
+  const read = name === "from" ? value : name === "head" && (value === "mean" || isFeature(value)) ? value : Number(value);
   if (!index) return change(name === "layer" ? { layer: read } : { head: read });
   const changed = { ...paneState(index), [name]: read };
   return change({ panes: state.panes.map((each, at) => (at === index - 1 ? changed : each)) });
@@ -55,13 +56,15 @@ function fillChoices(pane) {
     options(piece("from"), shelf.map(each => [each.payload.id, explanationName(each)]));
     options(piece("layer"), [...(index ? [[0, word("paneSame")]] : []), ...which.infos.map((info, at) => [at + 1, `${word("layer")} ${info.layer + 1}`])]);
     options(piece("head"), which.headNames(pane.layer()).map(head => [head, head === "mean" ? word("headMean") : which.perHead ? `${word("head")} ${head}` : phrase(which.payload.method.title)]));
+    if (index && server.features) for (const name of FEATURES) piece("head").append(new Option(word({ colours: "featureColoursShort", lengths: "featureLengthsShort" }[name]), name));
     for (const [name, label] of [["from", "explanation"], ["layer", "layer"], ["head", "head"]]) setAttribute(piece(name), "aria-label", `${letter}: ${word(label)}`);
   }
   piece("from").hidden = !index || shelf.length < 2;
-  piece("head").hidden = which.headNames(pane.layer()).length < 2;
+  piece("head").hidden = piece("head").options.length < 2;
+  piece("layer").hidden = Boolean(pane.feature());
   piece("from").value = which.payload.id;
   piece("layer").value = index ? paneState(index).layer : homeState.layer;
-  piece("head").value = pane.head();
+  piece("head").value = pane.feature() ?? pane.head();
 }
 /* Only what tells the explanations of this visit apart. */
 function explanationName(which) {
@@ -84,7 +87,8 @@ function differenceOf(map, first) {
 }
 
 function drawPane(pane, map, top, differs) {
-  const { piece } = pane, whole = data.payload.picture, read = readPatch(), resolved = resolvedIn(state.layer);
+  const { piece } = pane, whole = data.payload.picture, feature = pane.feature(), resolved = resolvedIn(state.layer);
+  const read = feature ? (state.pointed ? map.place.patchAt(local(state.pointed)) : -1) : readPatch();
   if (pane.address !== data.address) {
     pane.address = data.address;
     piece("photo").src = data.address;
@@ -95,16 +99,24 @@ function drawPane(pane, map, top, differs) {
   paintMap(piece("overlay"), map, top, overlayOpacity(), state.cells === "smooth");
   setAttribute(piece("picture"), "data-base", state.base);
   setAttribute(piece("picture"), "data-cells", state.cells);
-  mark(piece("peak"), map.place, map.maximum > 0 && !differs ? map.strongest[0] : -1, whole);
-  markAsked([piece("asked"), piece("second")], resolved, whole);
+  mark(piece("peak"), map.place, map.maximum > 0 && !differs && !map.rgb ? map.strongest[0] : -1, whole);
+  markAsked([piece("asked"), piece("second")], feature ? { info: resolved.info } : resolved, whole);
   mark(piece("reading"), map.place, read, whole);
   placeTip(piece("tip"), map, read, whole);
   pane.bar.draw(map, top, read < 0 ? null : map.values[read], overlayOpacity());
-  const first = differs ? word("paneDifference", { letter: pane.letter }) : sentence(), second = differs ? sentence() : resolved.why ? why(resolved) : detail();
+  pane.bar.node.style.visibility = map.rgb || map.waiting ? "hidden" : "";
+  const said = feature && featureWords(data, feature, map.waiting ? null : map);
+  const first = said ? said[0] : differs ? word("paneDifference", { letter: pane.letter }) : sentence(), second = said ? said[1] : differs ? sentence() : resolved.why ? why(resolved) : detail();
   setText(piece("sentence"), first);
   setText(piece("detail"), second);
   setAttribute(piece("stage"), "aria-label", word("mapText", { text: `${pane.letter}. ${first} ${second}` }));
   setAttribute(piece("overlay"), "aria-label", word("mapText", { text: `${first} ${second}` }));
+}
+
+/* Nothing yet, on the grid where something will be. */
+function waitingMap() {
+  const where = data.info(state.layer).place;
+  return Object.assign(summarise(where, new Float32Array(where.patches), []), { bare: true, waiting: true });
 }
 
 const homeState = { layer: 1, head: "mean" };
@@ -113,26 +125,26 @@ function drawCompare() {
   Object.assign(homeState, { layer: state.layer, head: state.head });
   const key = [state.paneCount, home.payload.id, root.clientWidth <= NARROW].join();
   if (key !== panesKey) { panesKey = key; openPanes(); sizePanes(); }
-  const shown = panes.map(pane => within(pane, () => { refreshAsked(); return currentMap(); })), first = shown[0];
-  const maps = shown.map((map, index) => (index && state.difference && differenceOf(map, first)) || map);
-  const own = maps.map((map, index) => (map === shown[index] ? within(panes[index], () => topOf(state.layer, currentHead(), "map")) : percentileOf([map.sizes()], state.percentile)));
-  const same = Math.max(...own.filter((_, index) => maps[index] === shown[index]));
+  const shown = panes.map(pane => within(pane, () => { refreshAsked(); return pane.feature() ? featureMap(data, pane.feature()) ?? waitingMap() : currentMap(); })), first = shown[0];
+  const maps = shown.map((map, index) => (index && state.difference && !map.bare && differenceOf(map, first)) || map);
+  const own = maps.map((map, index) => (map === shown[index] && !map.bare ? within(panes[index], () => topOf(state.layer, currentHead(), "map")) : percentileOf([map.sizes()], state.percentile)));
+  const same = Math.max(...own.filter((_, index) => maps[index] === shown[index] && !maps[index].bare));
   panes.forEach((pane, index) => {
     fillChoices(pane);
-    const differs = maps[index] !== shown[index];
-    within(pane, () => drawPane(pane, maps[index], state.same && !differs ? same : own[index], differs));
+    const differs = maps[index] !== shown[index], apart = differs || maps[index].bare;
+    within(pane, () => drawPane(pane, maps[index], state.same && !apart ? same : own[index], differs));
   });
   drawOverlap(shown);
 }
 
 /* How much of two maps is shared: each scaled to sum 1, the smaller of the two added up. */
 function drawOverlap([first, second]) {
-  const comparable = state.paneCount === 2 && data.isShare && first.place.patches === second.place.patches && first.place.columns === second.place.columns;
+  const comparable = state.paneCount === 2 && data.isShare && !second.bare && first.place.patches === second.place.patches && first.place.columns === second.place.columns;
   part("overlapBar").hidden = part("overlapNote").hidden = !comparable;
   let shared = 0;
   if (comparable) first.values.forEach((value, patch) => { shared += Math.min(value / first.sum, second.values[patch] / second.sum); });
   part("overlapPiece").style.width = shared * 100 + "%";
-  setText(part("overlap"), state.paneCount > 2 ? word("overlapTwo") : comparable ? word("overlapValue", { value: percent(shared) }) : word("overlapNone"));
+  setText(part("overlap"), second.bare ? "" : state.paneCount > 2 ? word("overlapTwo") : comparable ? word("overlapValue", { value: percent(shared) }) : word("overlapNone"));
   for (const name of ["same", "difference"]) part(name).checked = state[name];
   showCount();
 }

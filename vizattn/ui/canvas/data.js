@@ -198,5 +198,5 @@ function countAbove(sorted, top) {
 
 /* Numbers in the unit in force; scores that are no shares stay bare. */
 const times = share => { const value = share * data.info(state.layer).tokens; return (value > 0 && value < 0.01 ? "< 0.01" : significant(value)) + timesSign(); };
-const format = value => (!data.isShare ? plain(value) : state.unit === "times" ? times(value) : percent(value));
+const format = (value, map) => (!data.isShare || map?.bare ? plain(value) : state.unit === "times" ? times(value) : percent(value));
 const plain = value => (value === 0 ? "0" : Math.abs(value) < 0.01 ? value.toExponential(1) : significant(value));

@@ -40,13 +40,14 @@ function surface(canvas, width, height) {
 
 const SMOOTH = 6;   // pixels per patch when values are interpolated
 function paintMap(canvas, map, top, opacity, smooth) {
+  if (map.rgb) return paintColours(canvas, map, opacity);
   const { rows, columns } = map.place, { values } = map, zoom = smooth ? SMOOTH : 1, signed = isSigned(map);
   const { image, pixels, context } = surface(canvas, columns * zoom, rows * zoom);
   const steps = palette(signed ? SIGNED : state.colours, opacity), scale = top > 0 ? (signed ? 127.5 : 255) / top : 0, zero = signed ? 128 : 0.5;
   const colour = value => steps[clamp(value * scale + zero, 0, 255) | 0];
   if (smooth) interpolate(values, rows, columns, (at, value) => { pixels[at] = colour(value); });
   else for (let patch = 0; patch < values.length; patch++) pixels[patch] = colour(values[patch]);
-  context.putImageData(image, 0, 0);
+  return context.putImageData(image, 0, 0);
 }
 
 /* Bilinear between patch centres: values first, colours after, so that no colour is invented. */

@@ -26,7 +26,7 @@ function placeTip(node, map, patch, whole) {
   node.hidden = patch < 0;
   if (patch < 0) return;
   const { row, column } = map.place.rowColumn(patch), box = patchBox(map.place, patch, whole);
-  setText(node, `${row}, ${column} · ${format(map.values[patch])}`);
+  setText(node, map.rgb ? `${row}, ${column}` : `${row}, ${column} · ${format(map.values[patch], map)}`);
   const atRight = box.left + box.width > 75, atBottom = box.top > 88;
   node.style.left = atRight ? "auto" : `calc(${box.left + box.width}% + 8px)`;
   node.style.right = atRight ? `calc(${100 - box.left}% + 8px)` : "auto";
