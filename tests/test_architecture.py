@@ -10,18 +10,20 @@ PACKAGE = Path(__file__).parent.parent / "vizattn"
 # Every room and its floor. A new room is written down here, or these tests fail.
 FLOORS = {
     "errors": 0,
-    "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1,
-    "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2, "motions": 2,
-    "layers": 3, "models": 3, "layouts": 3, "tracer": 3,
-    "record": 4, "observation": 4,
-    "capture": 5, "methods": 5,
-    "overlay": 6, "audit": 6, "rows": 6, "statistics": 6, "features": 6,
-    "drawing": 7,
-    "explain": 8, "figures": 8, "animation": 8,
-    "recipe": 9, "viewer": 9,
-    "export": 10,
-    "ui": 11, "cli": 11, "html": 11,
-    "__main__": 12,
+    "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1, "running": 1,
+    "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
+    "sliding": 2,
+    "layers": 3, "models": 3, "layouts": 3, "motions": 3,
+    "record": 4, "tracer": 4,
+    "methods": 5, "observation": 5,
+    "capture": 6,
+    "overlay": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,
+    "drawing": 8,
+    "explain": 9, "figures": 9, "animation": 9,
+    "recipe": 10, "viewer": 10,
+    "export": 11,
+    "ui": 12, "cli": 12, "html": 12,
+    "__main__": 13,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.

@@ -18,6 +18,8 @@ def traced(build, height=8, width=12):
     if shadow is None:
         return None
     assert shadow.shape == result.shape
+    if shadow.is_lost:
+        return "lost"
     return shadow.y, shadow.x, shadow.seen
 
 
@@ -165,8 +167,8 @@ def test_tokens_that_were_drawn_are_found_and_the_draw_is_noted():
 
 @pytest.mark.parametrize("mix", [torch.fft.fft, lambda x: x.sort(1).values, lambda x: x.cumsum(1)])
 def test_what_mixes_all_tokens_in_one_step_loses_their_positions(mix):
-    assert traced(lambda p: mix(patches(p))) is None
+    assert traced(lambda p: mix(patches(p))) == "lost"
 
 
 def test_an_operation_without_a_rule_loses_positions_and_raises_nothing():
-    assert traced(lambda p: torch.cdist(patches(p), patches(p))) is None
+    assert traced(lambda p: torch.cdist(patches(p), patches(p))) == "lost"

@@ -157,15 +157,17 @@ def _dense(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Dense
         tensor = tensor.reshape(-1, *tensor.shape[-2:])
         return tensor if order is None else tensor[order]
 
-    weights, mixed, is_exact = flat(used), None, call.is_exact
+    weights, mixed, before, is_exact = flat(used), None, None, call.is_exact
     if is_exact and call.blank is not None and call.blank.any():
         weights = weights.masked_fill(flat(call.blank), 0.0)
+    if not is_exact and softmax.numel() == used.numel():
+        before = flat(softmax)
     if not is_exact and ((weights.sum(-1) - 1).abs() > _ROW_SUM).any():
         mixed = weights
-        if softmax.numel() == used.numel():
-            weights = flat(softmax)
+        if before is not None:
+            weights, before = before, None
     about = (call.module, place.kind, place.queries, place.keys, place.reason, is_exact)
-    return DenseAttention(*about, weights, flat(values), mixed)
+    return DenseAttention(*about, weights, flat(values), mixed, before)
 
 
 def _pixels(model: VisionModel, image: ImageSource | Tensor) -> tuple[Tensor, Frame]:

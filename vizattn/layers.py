@@ -269,13 +269,16 @@ class DenseAttention(Attention):
         v: Values as the model multiplied them.
         mixed: What multiplied the values where that is neither the softmax nor sums to 1, such as
             a learnt mixture of heads.
+        softmax: The softmax that ``weights`` were made from, where they are not it, such as the
+            content's before a gate adds the positions' to it.
     """
 
     weights: Float[Tensor, "lead query key"]
     v: Float[Tensor, "lead key value"]
     mixed: Float[Tensor, "lead query key"] | None = None
+    softmax: Float[Tensor, "lead query key"] | None = None
 
-    tensors: ClassVar[tuple[str, ...]] = ("weights", "v", "mixed")
+    tensors: ClassVar[tuple[str, ...]] = ("weights", "v", "mixed", "softmax")
 
     @property
     def _shape(self) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@
 * What mixes the numbers of one token (linear, norm, activation) keeps its position.
 * What mixes neighbours (convolution, pooling, mean, merging) stands in their middle.
 * What attention returns stands where its query stood.
+* A sum of several stands where the oldest of them stands: a residual stream stays where it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from vizattn.positions import Shadow, nowhere
+from vizattn.sliding import read, slide, spread, with_length
 
 
 class Step:
@@ -24,6 +26,7 @@ class Step:
     def __init__(
         self,
         known: Callable[[Tensor], Shadow | None],
+        age: Callable[[Tensor], int],
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -31,6 +34,7 @@ class Step:
     ) -> None:
         self.func, self.args, self.kwargs, self.result = func, args, kwargs, result
         self._known = known
+        self.age = age
 
     def known(self, tensor: Tensor) -> Shadow | None:
         """Positions of a tensor, ``None`` when nothing in it comes from the picture."""
@@ -66,18 +70,15 @@ Cast = Shadow | list[Any] | None
 def keep(step: Step) -> Cast:
     """Activations, norms, sums, products of equals: a number stays where it was."""
     shape = step.first.shape
-    shadows = [s for t in tensors_in(step.args) if (s := step.known(t)) is not None]
+    given = {id(t): t for t in tensors_in(step.args) if step.known(t) is not None}
     # an operand of the result's own shape knows better than one that was spread over it
-    shadows.sort(key=lambda shadow: shadow.shape != shape)
+    order = sorted(given.values(), key=lambda t: (t.shape != shape, step.age(t)))
+    shadows = [step.shadow(tensor) for tensor in order]
+    shadows = [shadow for shadow in shadows if not shadow.is_lost] or shadows
     combined = shadows[0].expand(shape)
     for other in shadows[1:]:
         combined = combined.or_else(other.expand(shape))
     return step.all(combined)
-
-
-def _lose(_step: Step) -> Cast:
-    """Sorted, accumulated and transformed numbers come from everywhere along an axis."""
-    return None
 
 
 def _move(step: Step) -> Cast:
@@ -99,12 +100,17 @@ def _move(step: Step) -> Cast:
     return [Shadow(y, x, seen) for y, x, seen in zip(*parts, strict=True)]
 
 
+def _copy(step: Step) -> Cast:
+    """What is written over takes the position of what is written."""
+    return step.shadow(step.args[1]).expand(step.result.shape)
+
+
 def _view(step: Step) -> Cast:
     """Another shape of the same numbers; an axis that only repeats is not written out for it."""
     shadow, shape = step.shadow(step.args[0]), step.result.shape
     repeats = bool(shape) and shadow.y.dim() > 0 and shadow.shape[-1] == shape[-1] > 1
     if repeats and all(part.stride(-1) == 0 for part in (shadow.y, shadow.x, shadow.seen)):
-        thin = _with(shape, len(shape) - 1, 1)
+        thin = with_length(shape, len(shape) - 1, 1)
         return shadow.map(lambda part: part[..., :1].reshape(thin)).expand(shape)
     return shadow.map(lambda part: part.reshape(shape))
 
@@ -119,7 +125,7 @@ def _pad(step: Step) -> Cast:
         before, after = widths[2 * number], widths[2 * number + 1]
         y, x = _continue(y, axis, before, after), _continue(x, axis, before, after)
         zero = seen.narrow(axis, 0, 1) * 0
-        ends = [zero.expand(_with(seen.shape, axis, max(0, n))) for n in (before, after)]
+        ends = [zero.expand(with_length(seen.shape, axis, max(0, n))) for n in (before, after)]
         inside = seen.narrow(
             axis, max(0, -before), seen.shape[axis] + min(0, before) + min(0, after)
         )
@@ -183,12 +189,11 @@ def _attend(step: Step) -> Cast:
 def _convolve(step: Step) -> Cast:
     """A convolution looks at a window of neighbours and stands in its middle."""
     given, weight = step.args[0], step.args[1]
-    if step.argument("transposed"):
-        return None
     spatial = weight.dim() - 2
     channels_at = given.dim() - spatial - 1
     shadow = step.shadow(given).centre(channels_at)
-    return _slide(
+    move = spread if step.argument("transposed") else slide
+    return move(
         shadow, step.result.shape, spatial, list(weight.shape[2:]),
         step.argument("stride"), step.argument("padding"), step.argument("dilation"),
     )  # fmt: skip
@@ -197,40 +202,11 @@ def _convolve(step: Step) -> Cast:
 def _pool(step: Step) -> Cast:
     """A pooling window stands in its middle; channels stay apart."""
     kernel = step.argument("kernel_size")
-    cast = _slide(
+    cast = slide(
         step.shadow(step.args[0]), step.first.shape, len(kernel), kernel,
         step.argument("stride") or kernel, step.argument("padding"), step.argument("dilation") or 1,
     )  # fmt: skip
     return step.all(cast)
-
-
-def _slide(
-    shadow: Shadow, shape: torch.Size, spatial: int, kernel: Any, stride: Any, padding: Any,
-    dilation: Any,
-) -> Shadow:  # fmt: skip
-    """Positions of the middle of a sliding window, axis by axis."""
-    for number in range(spatial):
-        axis = len(shadow.shape) - spatial + number
-        size, step, pad, gap = (_nth(v, number) for v in (kernel, stride, padding, dilation))
-        start = gap * (size - 1) / 2 - pad
-        if (size, step, pad) != (1, 1, 0):
-            middle = start + step * torch.arange(shape[axis], dtype=torch.float64)
-            shadow = shadow.map(partial(_read, axis=axis, at=middle))
-    return shadow.expand(shape)
-
-
-def _read(values: Tensor, axis: int, at: Tensor) -> Tensor:
-    """Values between whole indices along an axis, continued beyond both ends."""
-    count = values.shape[axis]
-    if count == 1:
-        return values.expand(_with(values.shape, axis, len(at)))
-    before = at.floor().long().clamp(0, count - 2)
-    shape = [1] * values.dim()
-    shape[axis] = -1
-    share = (at - before).to(values.dtype).view(shape)
-    low, high = values.index_select(axis, before), values.index_select(axis, before + 1)
-    # a whole index reads one neighbour alone, so that NaN next to it does not leak in
-    return torch.where(share == 0, low, torch.where(share == 1, high, low + (high - low) * share))
 
 
 def _reduce(step: Step) -> Cast:
@@ -253,20 +229,13 @@ def _resize(step: Step) -> Cast:
         ratio = shadow.shape[axis] / shape[axis]
         middle = (torch.arange(shape[axis], dtype=torch.float64) + 0.5) * ratio - 0.5
         axis = len(shape) + axis
-        shadow = shadow.map(partial(_read, axis=axis, at=middle))
+        shadow = shadow.map(partial(read, axis=axis, at=middle))
     return shadow
 
 
-def _nth(values: Any, number: int) -> int:
-    if isinstance(values, int):
-        return values
-    return int(values[number] if number < len(values) else values[-1])
-
-
-def _with(shape: torch.Size, axis: int, length: int) -> list[int]:
-    sizes = list(shape)
-    sizes[axis] = length
-    return sizes
+def _lose(_step: Step) -> Cast:
+    """Numbers come in an order that the numbers themselves decide, or from all over."""
+    return None
 
 
 def tensors_in(args: Iterable[Any]) -> list[Tensor]:
@@ -287,7 +256,7 @@ def _rules() -> dict[Any, Callable[[Step], Cast]]:
         _move: "permute transpose t expand slice select unbind split split_with_sizes cat stack "
         "roll flip index index_select gather unsqueeze squeeze repeat unfold im2col narrow "
         "pixel_shuffle pixel_unshuffle channel_shuffle mT chunk movedim repeat_interleave",
-        _lose: "sort topk cumsum cumprod _fft_r2c _fft_c2c _fft_c2r",
+        _copy: "copy_ copy",
         _pad: "constant_pad_nd",
         _product: "mm bmm addmm baddbmm",
         _linear: "linear",
@@ -301,6 +270,7 @@ def _rules() -> dict[Any, Callable[[Step], Cast]]:
         _resize: "upsample_bicubic2d upsample_bilinear2d upsample_nearest2d "
         "_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact2d "
         "_adaptive_avg_pool2d",
+        _lose: "sort topk as_strided cumsum cumprod _fft_r2c _fft_c2r _fft_c2c",
     }
     return {
         getattr(torch.ops.aten, name): rule

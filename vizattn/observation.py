@@ -84,18 +84,23 @@ def _trace(
     """The same with positions carried along; they are remembered when no picture can move them."""
     tracer = PositionTracer(batch)
     positions: list[tuple[Positions | None, Positions | None]] = []
-    recorder = Recorder(
-        module,
-        on_call=lambda call: positions.append(_positions(tracer, call)),
-        keep_outputs=keep_outputs,
-    )
+    scattered: list[bool] = []
+
+    def look(call: AttentionCall) -> None:
+        positions.append(_positions(tracer, call))
+        scattered.append(_is_scattered(tracer, call))
+
+    recorder = Recorder(module, on_call=look, keep_outputs=keep_outputs)
     with torch.no_grad(), tracer, recorder:
         output = module(batch, **inputs)
     height, width = batch.shape[-2:]
     roles = partial(roles_of, module)
     about = Inputs(height, width, roles, readout or readout_of(module))
     places = [place_call(query, keys, about) for query, keys in positions]
-    places = [_as_local(place, call) for place, call in zip(places, recorder.calls, strict=True)]
+    places = [
+        _as_other(place, call, spread)
+        for place, call, spread in zip(places, recorder.calls, scattered, strict=True)
+    ]
     if not tracer.depends_on_picture:
         _PLACES[module][key] = (_signature(recorder.calls), places)
     return Observation(recorder.calls, places, recorder.unrecorded, output)
@@ -106,7 +111,7 @@ def _signature(calls: list[AttentionCall]) -> list[Any]:
 
     Not the operation: a softmax has another name where autograd is out of the way.
     """
-    return [(call.module, _query_shape(call)) for call in calls]
+    return [(call.module, call.q is None, _query_shape(call)) for call in calls]
 
 
 def _query_shape(call: AttentionCall) -> torch.Size:
@@ -139,9 +144,22 @@ def _token_positions(tracer: PositionTracer, tensor: Tensor) -> Positions | None
     return Positions(*(part.clone() for part in parts))
 
 
-def _as_local(place: CallPlace, call: AttentionCall) -> CallPlace:
-    """Weights that were not made of queries and keys have their own kind and no map of tokens."""
-    if call.from_scores or place.kind in ("outside", "channel"):
+def _is_scattered(tracer: PositionTracer, call: AttentionCall) -> bool:
+    """Whether the only key is made of numbers from many places, as of a whole channel."""
+    key = call.v if call.k is None else call.k
+    assert key is not None
+    shadow = tracer.shadow(key) if key.shape[-2] == 1 else None
+    return shadow is not None and shadow.varies(-1)
+
+
+def _as_other(place: CallPlace, call: AttentionCall, is_scattered: bool) -> CallPlace:
+    """Attention with no map of tokens has a kind of its own."""
+    if place.kind in ("outside", "channel"):
+        return place
+    if is_scattered:
+        reason = "it attends among channels or pictures, not among places"
+        return replace(place, kind="channel", queries=None, keys=None, reason=reason)
+    if call.from_scores:
         return place
     reason = "its weights are not made of queries and keys"
     return replace(place, kind="local", queries=None, keys=None, reason=reason)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vizattn.frame import Frame
 from vizattn.grid import TokenGrid
+from vizattn.positions import are_lost
 
 # Positions nearer than this share of a step are one: half-pixel sums are exact, resized feature
 # maps are off by rounding alone.
@@ -40,6 +41,11 @@ class Positions:
     def nowhere(self) -> Tensor:
         """Which tokens were learnt and have no position."""
         return torch.isnan(self.y)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is not known of all tokens where they stand."""
+        return bool(are_lost(self.y).any())
 
     @property
     def on_picture(self) -> Tensor:
@@ -207,6 +213,10 @@ def place_call(query: Positions | None, key: Positions | None, inputs: Inputs) -
         n_lead = 1 if key is None else len(key.y)
         return CallPlace("outside", _one_window(n_lead), reason="none of it is from the picture")
     query = query or _learnt(key)
+    if query.is_lost or key.is_lost:
+        side = "keys" if key.is_lost else "queries"
+        reason = f"where its {side} lie was lost in an operation before it"
+        return CallPlace("unknown", _one_window(len(key.y)), reason=reason)
     windows = windows_of(query, key)
     if windows is None:
         whole = _one_window(len(key.y))

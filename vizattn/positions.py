@@ -7,6 +7,9 @@ A shadow is moved, merged and averaged as its tensor is; ``tracer`` says by whic
 Two kinds of token are no part of the picture. What was learnt and not seen, such as a class token
 or a register, stands *nowhere*: its position is NaN. What only fills up a window stands where the
 picture would have gone on, but was not *seen*.
+
+What comes from the picture by an operation that no rule fits is *lost*: it stands so far off that
+whatever is made of it is seen to be lost too.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+# Where lost tokens stand; and what no position on a picture, nor any mean of positions, reaches.
+_LOST_AT, _LOST_BEYOND = -1e9, -1e5
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,11 @@ class Shadow:
         """The middle of all positions along some axes, each kept with length 1."""
         return Shadow(_middle(self.y, axes), _middle(self.x, axes), _middle(self.seen, axes))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is not known of all of it where it stands."""
+        return bool(are_lost(_thin(self.y)).any())
+
     def or_else(self, other: Shadow) -> Shadow:
         """These positions, and the other's where these stand nowhere."""
         if not torch.isnan(_thin(self.y)).any():
@@ -60,6 +71,18 @@ class Shadow:
             torch.where(missing, other.x, self.x),
             torch.where(missing, other.seen, self.seen),
         )
+
+    def is_even(self, axis: int) -> bool:
+        """Whether positions go on in equal steps along an axis, as those of neighbours do."""
+        for part in (self.y, self.x):
+            thin = _thin(part)
+            if thin.shape[axis] < 3:
+                continue
+            steps = thin.double().diff(dim=axis)
+            largest = steps.nan_to_num().abs().amax().clamp_min(1e-3)
+            if bool((steps.diff(dim=axis).abs() > 1e-2 * largest).any()):
+                return False
+        return True
 
     def varies(self, axis: int) -> bool:
         """Whether positions differ along an axis by more than rounding."""
@@ -74,6 +97,17 @@ def nowhere(tensor: Tensor) -> Shadow:
     """The shadow of what was learnt: positions nowhere, yet no filling."""
     nan = torch.full((), torch.nan, device=tensor.device).expand(tensor.shape)
     return Shadow(nan, nan, torch.ones((), device=tensor.device).expand(tensor.shape))
+
+
+def lost(tensor: Tensor) -> Shadow:
+    """The shadow of what comes from the picture, but nobody knows from where."""
+    off = torch.full((), _LOST_AT, device=tensor.device).expand(tensor.shape)
+    return Shadow(off, off, torch.ones((), device=tensor.device).expand(tensor.shape))
+
+
+def are_lost(y: Tensor) -> Tensor:
+    """Which vertical positions are those of lost tokens."""
+    return y < _LOST_BEYOND
 
 
 def of_picture(pixels: Float[Tensor, "batch channel height width"]) -> Shadow:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vizattn.calls import AttentionCall
+from vizattn.running import run
 
 # Modules that only carry out one operation for the attention that holds them.
 _ELEMENTARY = (nn.Softmax, nn.Dropout, nn.Linear, nn.Identity, nn.Conv2d, nn.Sequential)
@@ -89,7 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if packet in _COMPOSITES:
             with self:  # taken apart under our eyes: what it is made of comes by one by one
                 return func.decompose(*args, **kwargs)
-        result = func(*args, **kwargs)
+        result = run(func, args, kwargs)
         handler = _HANDLERS.get(packet)
         if handler is None and not self._trails:
             return result
@@ -285,7 +286,16 @@ _SOFTMAX = _packets(["_softmax", "_safe_softmax", "softmax"])
 _PRODUCTS = _packets(["bmm", "mm", "baddbmm"])
 
 # Made of several of the above; seen whole where autograd is out of the way.
-_COMPOSITES = frozenset(_packets(["scaled_dot_product_attention", "einsum", "matmul"]))
+_COMPOSITES = frozenset(
+    _packets(
+        [
+            "scaled_dot_product_attention",
+            "_scaled_dot_product_attention_math",
+            "einsum",
+            "matmul",
+        ]
+    )
+)
 
 _Handler = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
 _HANDLERS: dict[Any, _Handler] = {

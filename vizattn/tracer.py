@@ -4,7 +4,7 @@ Every family of models arranges its tokens in its own way: windows, shifted wind
 with strides, unrolled blocks, pooled keys, registers in front and detection tokens behind. None of
 that has to be known: the operations of the pass themselves move the positions (``motions``). The
 pass is not changed. An operation that no rule fits loses the position of what it makes, and a token
-without position is never drawn.
+whose position was lost is never drawn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from vizattn.motions import PICKS, RULES, Step, keep, tensors_in
-from vizattn.positions import Shadow, of_picture
+from vizattn.positions import Shadow, lost, of_picture
+from vizattn.running import run
 
 
 class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -30,7 +31,9 @@ class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def __init__(self, pixels: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._shadows: Any = WeakTensorKeyDictionary()
-        self._shadows[pixels] = of_picture(pixels)
+        self._ages: Any = WeakTensorKeyDictionary()
+        self._count = 0
+        self._cast(pixels, of_picture(pixels))
         self.depends_on_picture = False
 
     def shadow(self, tensor: Tensor) -> Shadow | None:
@@ -47,23 +50,34 @@ class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     ) -> Any:
         """Run the operation as it is; then let the positions follow."""
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result = run(func, args, kwargs)
         packet = getattr(func, "overloadpacket", None)
         given = tensors_in([*args, *kwargs.values()])
         if packet is None or not any(tensor in self._shadows for tensor in given):
             return result
         self.depends_on_picture |= packet in PICKS
         try:
-            cast = RULES.get(packet, keep)(Step(self.shadow, func, args, kwargs, result))
+            step = Step(self.shadow, self._ages.__getitem__, func, args, kwargs, result)
+            cast = RULES.get(packet, keep)(step)
         except (RuntimeError, IndexError, ValueError, TypeError):
-            return result  # positions are lost here; the model must not notice
+            cast = None  # positions are lost here; the model must not notice
         self._store(result, cast)
         return result
 
     def _store(self, result: Any, cast: Any) -> None:
         if isinstance(result, Tensor):
-            if isinstance(cast, Shadow) and cast.shape == result.shape:
-                self._shadows[result] = cast
-        elif isinstance(result, tuple | list) and isinstance(cast, tuple | list):
-            for tensor, shadow in zip(result, cast, strict=False):
+            if not isinstance(cast, Shadow) or cast.shape != result.shape:
+                cast = lost(result)
+            if result.is_floating_point() or result.is_complex():
+                self._cast(result, cast)
+        elif isinstance(result, tuple | list):
+            # further results, such as the means of a norm, are no tokens
+            casts = cast if isinstance(cast, tuple | list) else [cast]
+            for tensor, shadow in zip(result, casts, strict=False):
                 self._store(tensor, shadow)
+
+    def _cast(self, tensor: Tensor, shadow: Shadow) -> None:
+        self._shadows[tensor] = shadow
+        if tensor not in self._ages:  # written to in place, a tensor stays as old as it was
+            self._count += 1
+            self._ages[tensor] = self._count
