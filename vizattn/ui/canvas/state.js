@@ -24,7 +24,7 @@ let home = null;        // the explanation on show; while a pane is drawn, `data
 const shelf = [];       // explanations of this visit, the newest first: what can be compared
 
 const followers = [];   // what redraws after a change, in the order it was registered
-const probe = { state, draws: [], map: () => currentMap(), resolved: () => resolvedIn(state.layer) };
+const probe = { state, draws: [], map: () => currentMap(), mapOf: (layer, head) => mapOf(layer, head), resolved: () => resolvedIn(state.layer) };
 
 function draw() {
   if (!data) return;
