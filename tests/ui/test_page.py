@@ -221,6 +221,14 @@ def test_a_korean_browser_is_greeted_in_korean(open_app):
     page = open_app(locale="ko-KR")
     page.wait_for_function("document.querySelector('#vizattn-run').innerText === '실행'")
     assert text(page, "sentence") == "레이어 12, 모든 헤드의 평균 — 클래스 토큰이 보는 곳."
+    page.wait_for_function(
+        "document.querySelector('#vizattn-method input').value === '원래 어텐션'"
+    )
+    choose_method(page, 1)
+    page.wait_for_selector(".va-settings label")
+    assert page.input_value("#vizattn-method input") == "어텐션 롤아웃"
+    run(page)
+    page.wait_for_function("document.querySelector('.summary').innerText.includes('롤아웃')")
 
 
 def test_on_a_phone_the_viewer_comes_first_and_nothing_scrolls_sideways(open_app):
