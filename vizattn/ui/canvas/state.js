@@ -13,6 +13,7 @@ const state = {
   pointed: null,        // where the pointer is, likewise; when nothing is held or pinned it asks
   direction: "to",      // "to": what the asked looks at; "from": what looks at the asked
   wallRange: "model", wallLabel: "entropy", wallOrder: "model",
+  fixed: 0,             // the top of the range "fixed": that of the view in which it was chosen
   range: "map", unit: "share", percentile: 99.5,
   colours: "viridis", opacity: 85, base: "grey", cells: "exact",
   paneCount: 2, same: false, difference: false,
