@@ -203,6 +203,7 @@ def test_free_the_pointer_asks_and_pinned_it_reads(show, show_record, record):
     assert text(page, "sentence").endswith("what the patch at row 2, column 2 attends to.")
     assert text(page, "tip").startswith("3, 4 · ")
     page.keyboard.press("ArrowLeft")  # the question survives a change of the layer
+    page.wait_for_function("__vizattn.resolved().kind === 'patch'")
     assert text(page, "sentence").startswith("Layer 2, mean of all heads — what the patch at row 2")
     page.keyboard.press("Escape")
     page.mouse.move(2, 2)

@@ -26,8 +26,10 @@ def status(page):
 
 def run(page):
     """Press Run and wait until it says how it went."""
+    page.evaluate(
+        "document.dispatchEvent(new CustomEvent('vizattn:status', {detail: {kind: 'idle'}}))"
+    )
     page.click("#vizattn-run")
-    page.wait_for_selector('.va-status:is([data-kind="waiting"], [data-kind="running"])')
     page.wait_for_selector('.va-status:is([data-kind="done"], [data-kind="error"])')
 
 
@@ -219,6 +221,14 @@ def test_a_korean_browser_is_greeted_in_korean(open_app):
     page = open_app(locale="ko-KR")
     page.wait_for_function("document.querySelector('#vizattn-run').innerText === '실행'")
     assert text(page, "sentence") == "레이어 12, 모든 헤드의 평균 — 클래스 토큰이 보는 곳."
+    page.wait_for_function(
+        "document.querySelector('#vizattn-method input').value === '원래 어텐션'"
+    )
+    choose_method(page, 1)
+    page.wait_for_selector(".va-settings label")
+    assert page.input_value("#vizattn-method input") == "어텐션 롤아웃"
+    run(page)
+    page.wait_for_function("document.querySelector('.summary').innerText.includes('롤아웃')")
 
 
 def test_on_a_phone_the_viewer_comes_first_and_nothing_scrolls_sideways(open_app):
@@ -345,3 +355,35 @@ def test_output_tokens_are_shown_beside_the_attention_with_the_same_pointer(open
     assert tip.inner_text().startswith("13, 19 · ")
     page.select_option(choice, "colours")
     assert said.inner_text().startswith("The principal components with ")
+
+
+@pytest.mark.slow
+def test_rows_of_the_browser_are_those_of_python_in_all_layers_of_the_embedded_model(
+    open_app, photos
+):
+    import numpy as np
+
+    from vizattn.explain import explain
+
+    record = explain(photos[0]).record
+    page = open_app()
+    apart = []
+    for layer, patch in [(layer, patch) for layer in range(12) for patch in (0, 460, 777)]:
+        grid = record[layer].queries.grid
+        row, col = divmod(patch, grid.cols)
+        page.evaluate(
+            "([layer, x, y]) => { const {state} = __vizattn; state.layer = layer;"
+            " state.pins = [{x, y}]; window.dispatchEvent(new Event('resize')); }",
+            [layer + 1, (col + 0.5) * 451 / grid.cols, (row + 0.5) * 300 / grid.rows],
+        )
+        page.wait_for_function("__vizattn.resolved().kind === 'patch'")
+        true = record[layer].rows(grid.patch_index(row, col))[:, 0].numpy()
+        for head in range(6):
+            found = page.evaluate(
+                "([layer, head]) => { const {prefix, values} = __vizattn.mapOf(layer, head);"
+                " return [...prefix, ...values]; }",
+                [layer + 1, head + 1],
+            )
+            apart.append(0.5 * np.abs(np.array(found) - true[head]).sum())
+    assert np.mean(apart) <= 0.002
+    assert max(apart) <= 0.02

@@ -119,6 +119,18 @@ def test_the_model_range_measures_all_maps_with_one_scale(show, make_payload):
     )
 
 
+def test_a_fixed_scale_stays_when_the_map_changes(show, make_payload):
+    page = show(make_payload(MAPS))
+    press(page, "ArrowDown", "ArrowDown")  # head 2 of the last layer: at most 0.40
+    choose(page, "range", "fixed")
+    press(page, "ArrowLeft")
+    assert text(page, "scaleNote") == (
+        "Top colour 40 %; 0 of 6 patches lie above. Fixed: this top stays whatever is on show."
+    )
+    choose(page, "base", "off")
+    assert overlay(page)[0, 2, :3].tolist() == rgb("viridis", 64)  # a quarter of 0.40
+
+
 def test_the_scale_of_many_maps_is_the_nearest_rank_percentile_of_all_their_values(
     show, make_payload
 ):

@@ -19,7 +19,7 @@ from vizattn.methods import METHODS, Setting, settings
 from vizattn.models import MODELS
 from vizattn.ui import canvas
 from vizattn.ui.first import first_payload
-from vizattn.ui.program import styles
+from vizattn.ui.program import strings, styles
 from vizattn.ui.run import examples, explain_for_programs, file_data, press_run, restore
 from vizattn.ui.theme import theme
 
@@ -51,7 +51,7 @@ def build() -> gr.Blocks:
     with gr.Blocks(
         title="vizattn", analytics_enabled=False, fill_width=True, delete_cache=(DAY // 24, DAY)
     ) as page:
-        canvas.header(elem_id="vizattn-header")
+        header = canvas.header(elem_id="vizattn-header")
         with gr.Row(elem_id="vizattn-bar"):
             asked, picker = _ask()
             run = gr.Button("Run", variant="primary", elem_id="vizattn-run", min_width=88)
@@ -78,6 +78,13 @@ def build() -> gr.Blocks:
             **QUEUE,
         )
         linked.failure(None, js=_ON_LOST)
+        header.language(
+            named_methods,
+            outputs=method,
+            queue=False,
+            show_progress="hidden",
+            api_visibility="private",
+        )
         _offer_api(asked)
     return page
 
@@ -142,6 +149,17 @@ def method_settings() -> dict[str, Any]:
     }
 
 
+def named_methods(event: gr.EventData) -> Any:
+    """The methods in the language that the page speaks now; which one is chosen stays as it is."""
+    asked = event._data if isinstance(event._data, dict) else {}
+    words = strings().get(str(asked.get("language")), strings()["en"])["phrases"]
+    return gr.Dropdown(choices=_method_choices(words))
+
+
+def _method_choices(words: dict[str, str]) -> list[tuple[str, str]]:
+    return [(words.get(method.title, method.title), name) for name, method in METHODS.items()]
+
+
 def _described(setting: Setting) -> dict[str, Any]:
     names = ("name", "label", "help", "kind", "minimum", "maximum", "step")
     described = {name: getattr(setting, name) for name in names}
@@ -187,7 +205,7 @@ def _ask() -> tuple[list[gr.Component], gr.HTML]:
         elem_id="vizattn-model",
     )
     method = gr.Dropdown(
-        [(method.title, name) for name, method in METHODS.items()],
+        _method_choices({}),
         label="Method",
         min_width=0,
         elem_id="vizattn-method",

@@ -144,6 +144,7 @@ const currentHead = () => data.head(state.layer, state.head);
 const currentMap = () => mapOf(state.layer, currentHead());
 /* The scale of the whole model stays that of the model's own query, so that it is steady while one asks. */
 function topOf(layer, head, range = state.range) {
+  if (range === "fixed") return state.fixed;
   const map = mapOf(layer, head);
   if (range !== "layer" || resolvedIn(layer).kind === "own") return data.top(range, layer, map, state.percentile);
   const heads = Array.from({ length: data.info(layer).maps }, (_, index) => mapOf(layer, index + 1).sizes());

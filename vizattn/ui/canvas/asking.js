@@ -74,6 +74,13 @@ function drawAsks() {
   part("direction").hidden = !canTurn();
   chooseDirection();
 }
+/* While a patch is pinned the next layers are fetched beforehand, so that going there is immediate. */
+function fetchNeighbours() {
+  if (!state.pins.length || !data.perHead || resolvedIn(state.layer).why) return;
+  for (const layer of [state.layer - 1, state.layer + 1]) if (layer >= 1 && layer <= data.layers) data.rows.want(layer);
+}
+followers.push(fetchNeighbours);
+
 function patchesName({ patches, direction, info }) {
   if (!patches?.length) return word("askPatch");
   const where = direction === "from" ? info.place : info.queries.place;

@@ -32,6 +32,8 @@ function speakLanguage() {
   relabel();
   showLanguage();
 }
+/* The names of the methods stand in a list of Gradio's, which only the server fills. */
+const nameMethods = () => trigger("language", { language });
 
 const theme = readPreferences().theme;
 if (theme) document.body.classList.toggle("dark", theme === "dark");
@@ -45,5 +47,6 @@ document.addEventListener("vizattn:change", () => {
   bar?.querySelector("button")?.focus({ preventScroll: true });
 });
 
-onLanguage(speakLanguage);
+onLanguage(() => { speakLanguage(); nameMethods(); });
 speakLanguage();
+if (language !== "en") nameMethods();

@@ -16,7 +16,11 @@ for (const name of Object.keys(LOOKUP).filter(each => each !== SIGNED)) {
 for (const percentile of PERCENTILES) part("percentile").append(new Option("", percentile));
 
 /* The wall keeps a range of its own: there, one scale for all is the use of it. */
-const chooseRange = radioGroup(element.querySelector('[data-choice="range"]'), currentRange, value => change({ [state.view === "wall" ? "wallRange" : "range"]: value }));
+const chooseRange = radioGroup(element.querySelector('[data-choice="range"]'), currentRange, chooseRangeOf);
+function chooseRangeOf(value) {
+  const name = state.view === "wall" ? "wallRange" : "range";
+  change({ ...(value === "fixed" && state[name] !== "fixed" ? { fixed: currentTop() } : {}), [name]: value });
+}
 const choices = [chooseRange, ...["unit", "colours", "base", "cells"].map(name => chooseFrom(name))];
 part("percentile").addEventListener("change", event => change({ percentile: Number(event.target.value) }));
 part("opacity").addEventListener("input", event => change({ opacity: Number(event.target.value) }));
@@ -35,12 +39,13 @@ function scaleNote(map = currentMap(), top = currentTop()) {
   return `${first} ${rangeNote()}`;
 }
 function wallScaleNote() {
-  if (state.wallRange !== "model") return rangeNote();
-  const top = data.top("model", 1, data.map(1, 1), state.percentile);
+  if (!["model", "fixed"].includes(state.wallRange)) return rangeNote();
+  const top = state.wallRange === "fixed" ? state.fixed : data.top("model", 1, data.map(1, 1), state.percentile);
   return `${word("topClipped", { value: format(top), ...wallAbove(top) })} ${rangeNote()}`;
 }
 function rangeNote() {
   const { maps, layer } = data.info(state.layer);
+  if (currentRange() === "fixed") return word("scaleFixed");
   if (currentRange() === "layer") return word("scaleLayer", { layer: layer + 1, n: maps });
   return currentRange() === "model" ? word(resolvedIn(state.layer).kind === "own" ? "scaleModel" : "scaleModelOwn", { n: data.count }) : word("scaleMap");
 }
@@ -149,6 +154,7 @@ function drawStrongest() {
 followers.push(() => {
   for (const show of choices) show();
   part("percentile").value = state.percentile;
+  part("percentile").disabled = currentRange() === "fixed" && state.view !== "compare";
   part("opacity").value = state.opacity;
   part("opacity").disabled = state.base === "off";
   setText(part("opacityValue"), state.base === "off" ? "–" : state.opacity + percentSign());

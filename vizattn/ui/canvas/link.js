@@ -2,8 +2,8 @@
 const LINKED = {
   view: oneOf("picture", "wall", "compare"), head: value => (value === "mean" ? value : whole(value)),
   ask: oneOf("own", "class", "register", "mean"), held: value => value === "true", direction: oneOf("to", "from"),
-  wallRange: oneOf("map", "layer", "model"), wallLabel: oneOf("entropy", "distance", "sink", "prefix"), wallOrder: oneOf("model", "layer", "all"),
-  range: oneOf("map", "layer", "model"), unit: oneOf("share", "times"), percentile: value => oneOf(...PERCENTILES.map(String))(value) && Number(value),
+  wallRange: oneOf("map", "layer", "model", "fixed"), fixed: value => (Number(value) > 0 && Number.isFinite(Number(value)) ? Number(value) : undefined), wallLabel: oneOf("entropy", "distance", "sink", "prefix"), wallOrder: oneOf("model", "layer", "all"),
+  range: oneOf("map", "layer", "model", "fixed"), unit: oneOf("share", "times"), percentile: value => oneOf(...PERCENTILES.map(String))(value) && Number(value),
   colours: oneOf(...Object.keys(LOOKUP).filter(name => name !== SIGNED)), opacity: value => clamp(Number(value), 0, 100),
   paneCount: value => Number(oneOf("2", "4")(value)), same: value => value === "true", difference: value => value === "true",
   base: oneOf("colour", "grey", "off"), cells: oneOf("exact", "smooth"),

@@ -13,6 +13,7 @@ const state = {
   pointed: null,        // where the pointer is, likewise; when nothing is held or pinned it asks
   direction: "to",      // "to": what the asked looks at; "from": what looks at the asked
   wallRange: "model", wallLabel: "entropy", wallOrder: "model",
+  fixed: 0,             // the top of the range "fixed": that of the view in which it was chosen
   range: "map", unit: "share", percentile: 99.5,
   colours: "viridis", opacity: 85, base: "grey", cells: "exact",
   paneCount: 2, same: false, difference: false,
@@ -24,7 +25,7 @@ let home = null;        // the explanation on show; while a pane is drawn, `data
 const shelf = [];       // explanations of this visit, the newest first: what can be compared
 
 const followers = [];   // what redraws after a change, in the order it was registered
-const probe = { state, draws: [], map: () => currentMap(), resolved: () => resolvedIn(state.layer) };
+const probe = { state, draws: [], map: () => currentMap(), mapOf: (layer, head) => mapOf(layer, head), resolved: () => resolvedIn(state.layer) };
 
 function draw() {
   if (!data) return;

@@ -127,12 +127,13 @@ function wallTops() {
   const tops = new Map(), range = state.wallRange;
   return {
     of(layer, map) {
+      if (range === "fixed") return state.fixed;
       if (range === "map") return percentileOf([map.sizes()], state.percentile);
       const key = range === "layer" ? layer : 0;
       if (!tops.has(key)) tops.set(key, range === "layer" ? topOf(layer, 1, "layer") : data.top("model", layer, map, state.percentile));
       return tops.get(key);
     },
-    key: layer => [range, range === "layer" ? layer : 0, state.percentile].join("/"),
+    key: layer => [range, range === "layer" ? layer : 0, state.percentile, state.fixed].join("/"),
   };
 }
 
@@ -187,9 +188,9 @@ function drawWall() {
   showWallLabel();
   showWallOrder();
   const one = brightest(), top = tops.of(data.layers, one);
-  setText(part("wallTitle"), word({ model: "wallModel", layer: "wallLayer", map: "wallMap" }[state.wallRange], { n: data.count, value: format(top) }));
+  setText(part("wallTitle"), word({ model: "wallModel", fixed: "wallModel", layer: "wallLayer", map: "wallMap" }[state.wallRange], { n: data.count, value: format(top) }));
   wallBar.draw(one, top, null, 1);
-  wallBar.node.hidden = state.wallRange !== "model";
+  wallBar.node.hidden = !["model", "fixed"].includes(state.wallRange);
   drawWallWords();
 }
 followers.push(drawWall);
