@@ -33,7 +33,9 @@ def takes_softmax(kind):
 
 
 def _is_foreign(kind):
-    return issubclass(kind, nn.Module) and not kind.__module__.startswith("torch.")
+    """Neither PyTorch's own nor the ground that all models of a library stand on."""
+    ours = ("torch.", "transformers.modeling_utils", "transformers.modeling_layers")
+    return issubclass(kind, nn.Module) and not kind.__module__.startswith(ours)
 
 
 def _code(kind):
@@ -104,7 +106,7 @@ def randomised(model, sharpness=1.5, seed=1):
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        if _FIXED.search(name):
+        if _FIXED.search(name) or not parameter.numel():
             continue
         data = parameter.data
         if _POSITIONS.search(name):
