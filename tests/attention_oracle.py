@@ -33,7 +33,9 @@ def takes_softmax(kind):
 
 
 def _is_foreign(kind):
-    return issubclass(kind, nn.Module) and not kind.__module__.startswith("torch.")
+    """Neither PyTorch's own nor the ground that all models of a library stand on."""
+    ours = ("torch.", "transformers.modeling_utils", "transformers.modeling_layers")
+    return issubclass(kind, nn.Module) and not kind.__module__.startswith(ours)
 
 
 def _code(kind):
@@ -55,7 +57,7 @@ def attention_that_runs(model):
     """The names of the modules that take a softmax and run meanwhile, in order."""
     names, handles = {}, []
     for name, module in model.named_modules():
-        if takes_softmax(type(module)):
+        if takes_softmax(type(module)) or _holds_softmax(module):
             note = lambda *_, name=name: names.setdefault(name)  # noqa: E731
             handles.append(module.register_forward_pre_hook(note))
     try:
@@ -63,6 +65,15 @@ def attention_that_runs(model):
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _holds_softmax(module):
+    """Whether a module calls a softmax that is a module of its own, and is more than a sequence."""
+    if isinstance(module, nn.Sequential | nn.ModuleList):
+        return False
+    sequences = [child for child in module.children() if isinstance(child, nn.Sequential)]
+    parts = [part for each in (module, *sequences) for part in each.children()]
+    return any(isinstance(part, nn.Softmax) for part in parts)
 
 
 class _WithoutDraws(TorchFunctionMode):
@@ -104,7 +115,7 @@ def randomised(model, sharpness=1.5, seed=1):
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
-        if _FIXED.search(name):
+        if _FIXED.search(name) or not parameter.numel():
             continue
         data = parameter.data
         if _POSITIONS.search(name):

@@ -8,6 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+torch.set_num_threads(1)  # these models are so small that threads only wait for each other
+
 
 @pytest.fixture(autouse=True)
 def seeded():

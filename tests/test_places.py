@@ -96,7 +96,7 @@ def test_a_query_shared_by_all_windows_stands_in_each():
     assert place.queries.index.tolist() == place.keys.index.tolist()
 
 
-CHANNELS = Positions(*[torch.full((1, 3), value) for value in (9.0, 9.0, 1.0)])
+CHANNELS = Positions(*[torch.full((1, 3), v) for v in (9.0, 9.0, 1.0)], is_scattered=True)
 SCATTERED = Positions(
     torch.tensor([[1.0, 2, 4, 9]]), torch.tensor([[1.0, 7, 8, 2]]), torch.ones(1, 4)
 )

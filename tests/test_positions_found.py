@@ -56,6 +56,32 @@ def test_what_is_written_over_takes_the_place_of_what_is_written():
     assert columns(traced(lambda x: x.clone().copy_(x.flip(-1)))) == [7.5 - i for i in range(8)]
 
 
+def test_what_is_written_into_a_part_is_there_in_the_whole():
+    def written(x):
+        whole = x.new_zeros(1, 3, 8, 12)
+        whole[..., 2:10] = x
+        return whole
+
+    shadow = traced(written)
+    assert columns(shadow)[2:10] == [i + 0.5 for i in range(8)]
+    assert shadow.x[..., :2].isnan().all()
+    assert shadow.x[..., 10:].isnan().all()
+
+
+def test_unfolding_goes_on_with_the_picture_into_the_filling_around_it():
+    shadow = traced(lambda x: F.unfold(x, 3, padding=1, stride=4))
+    first = shadow.x[0, :3, 0], shadow.seen[0, :3, 0]  # the first window, upper row: filling
+    assert first[0].tolist() == [-0.5, 0.5, 1.5]
+    assert first[1].tolist() == [0, 0, 0]
+    assert shadow.seen[0, 3:6, 0].tolist() == [0, 1, 1]
+
+
+def test_positions_vary_beside_a_token_that_stands_nowhere():
+    shadow = traced(lambda x: torch.cat([torch.zeros(1, 3, 8, 1), x], -1))
+    assert shadow.varies(-1)
+    assert not shadow.varies(1)
+
+
 def test_pooling_over_the_ends_of_rows_loses_positions():
     def pooled(x):
         return F.avg_pool1d(x.flatten(2), 6)  # six of a row of eight, then over its end

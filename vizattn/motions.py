@@ -100,6 +100,11 @@ def _move(step: Step) -> Cast:
     return [Shadow(y, x, seen) for y, x, seen in zip(*parts, strict=True)]
 
 
+def _fresh(step: Step) -> Cast:
+    """Only shape and type are taken over, no number."""
+    return nowhere(step.result)
+
+
 def _copy(step: Step) -> Cast:
     """What is written over takes the position of what is written."""
     return step.shadow(step.args[1]).expand(step.result.shape)
@@ -117,8 +122,11 @@ def _view(step: Step) -> Cast:
 
 def _pad(step: Step) -> Cast:
     """Filling continues the picture's positions and is marked as not seen."""
-    shadow = step.shadow(step.args[0])
-    widths = list(step.args[1])
+    return _filled(step.shadow(step.args[0]), list(step.args[1]))
+
+
+def _filled(shadow: Shadow, widths: list[int]) -> Shadow:
+    """Positions with filling around, widths as ``torch.nn.functional.pad`` takes them."""
     y, x, seen = shadow.y, shadow.x, shadow.seen
     for number in range(len(widths) // 2):
         axis = -1 - number
@@ -126,11 +134,17 @@ def _pad(step: Step) -> Cast:
         y, x = _continue(y, axis, before, after), _continue(x, axis, before, after)
         zero = seen.narrow(axis, 0, 1) * 0
         ends = [zero.expand(with_length(seen.shape, axis, max(0, n))) for n in (before, after)]
-        inside = seen.narrow(
-            axis, max(0, -before), seen.shape[axis] + min(0, before) + min(0, after)
-        )
+        inside = _cut(seen, axis, before, after)
         seen = torch.cat([ends[0], inside, ends[1]], axis)
     return Shadow(y, x, seen)
+
+
+def _unfold(step: Step) -> Cast:
+    """Windows of a map one after another, with filling around it."""
+    pad_y, pad_x = (int(width) for width in step.argument("padding"))
+    shadow = _filled(step.shadow(step.args[0]), [pad_x, pad_x, pad_y, pad_y])
+    size, gap, every = (step.argument(name) for name in ("kernel_size", "dilation", "stride"))
+    return shadow.map(lambda part: step.func(part.contiguous(), size, gap, [0, 0], every))
 
 
 def _continue(values: Tensor, axis: int, before: int, after: int) -> Tensor:
@@ -160,7 +174,8 @@ def _product(step: Step) -> Cast:
 
     That is a linear layer (rows are tokens, weights are nowhere), queries times keys (rows are
     queries) and weights times values (rows are queries again). Where rows are no tokens, as when
-    keys and values stand transposed, an entry stands where its column stands.
+    keys and values stand transposed, an entry stands where its column stands. A sum over places,
+    as a learnt query takes it, stands nowhere.
     """
     left, right = [t for t in tensors_in(step.args) if t.dim() > 1][-2:]
     shape = step.result.shape
@@ -169,10 +184,13 @@ def _product(step: Step) -> Cast:
     if rows is None:
         return across
     along = rows.centre(-1)
-    rows_are_tokens = along.shape[-2] == 1 or along.varies(-2)
+    # what is multiplied stands at the same places on both sides, and all of them meet
+    meets = columns is not None and columns.varies(-2)
+    is_sum = meets and rows.varies(-1) and not rows.varies(-2)
+    rows_are_tokens = (along.shape[-2] == 1 and not is_sum) or along.varies(-2)
     if across is not None and not rows_are_tokens and across.varies(-1):
         return across
-    return along.expand(shape)
+    return nowhere(step.result) if is_sum else along.expand(shape)
 
 
 def _linear(step: Step) -> Cast:
@@ -254,10 +272,13 @@ def _rules() -> dict[Any, Callable[[Step], Cast]]:
     named = {
         _view: "view _unsafe_view reshape flatten unflatten",
         _move: "permute transpose t expand slice select unbind split split_with_sizes cat stack "
-        "roll flip index index_select gather unsqueeze squeeze repeat unfold im2col narrow "
+        "roll flip index index_select gather unsqueeze squeeze repeat unfold narrow "
         "pixel_shuffle pixel_unshuffle channel_shuffle mT chunk movedim repeat_interleave",
+        _fresh: "new_zeros new_ones new_full new_empty new_empty_strided zeros_like ones_like "
+        "full_like empty_like rand_like randn_like zero_ fill_ normal_ uniform_",
         _copy: "copy_ copy",
         _pad: "constant_pad_nd",
+        _unfold: "im2col",
         _product: "mm bmm addmm baddbmm",
         _linear: "linear",
         _attend: "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "

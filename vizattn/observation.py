@@ -7,6 +7,7 @@ known.
 
 from __future__ import annotations
 
+import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +57,7 @@ def observe(
     """Run a module once on the pixels of one picture, ``[3, height, width]``, and look.
 
     Raises:
-        CaptureError: The module is in training mode.
+        CaptureError: The module is in training mode, or attends by code that PyTorch compiles.
     """
     module = _original(module)
     _refuse_training(module)
@@ -67,7 +68,7 @@ def observe(
     if known is not None:
         recorder = Recorder(module, keep_outputs=keep_outputs)
         with torch.no_grad(), _below_autograd(), recorder:
-            output = module(batch, **(inputs or {}))
+            output = _run(module, batch, inputs or {})
         if known[0] == _signature(recorder.calls):
             return Observation(recorder.calls, known[1], recorder.unrecorded, output)
     return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
@@ -84,23 +85,18 @@ def _trace(
     """The same with positions carried along; they are remembered when no picture can move them."""
     tracer = PositionTracer(batch)
     positions: list[tuple[Positions | None, Positions | None]] = []
-    scattered: list[bool] = []
-
-    def look(call: AttentionCall) -> None:
-        positions.append(_positions(tracer, call))
-        scattered.append(_is_scattered(tracer, call))
-
-    recorder = Recorder(module, on_call=look, keep_outputs=keep_outputs)
+    recorder = Recorder(
+        module,
+        on_call=lambda call: positions.append(_positions(tracer, call)),
+        keep_outputs=keep_outputs,
+    )
     with torch.no_grad(), tracer, recorder:
-        output = module(batch, **inputs)
+        output = _run(module, batch, inputs)
     height, width = batch.shape[-2:]
     roles = partial(roles_of, module)
     about = Inputs(height, width, roles, readout or readout_of(module))
     places = [place_call(query, keys, about) for query, keys in positions]
-    places = [
-        _as_other(place, call, spread)
-        for place, call, spread in zip(places, recorder.calls, scattered, strict=True)
-    ]
+    places = [_as_local(place, call) for place, call in zip(places, recorder.calls, strict=True)]
     if not tracer.depends_on_picture:
         _PLACES[module][key] = (_signature(recorder.calls), places)
     return Observation(recorder.calls, places, recorder.unrecorded, output)
@@ -126,13 +122,17 @@ def _positions(
     """Positions of the queries and keys of a call, while the pass is still at it."""
     assert call.v is not None
     keys = _token_positions(tracer, for_all_heads(call.v if call.k is None else call.k, call))
-    if call.q is not None:
-        return _token_positions(tracer, call.q), keys
-    assert call.weights is not None
-    shadow = tracer.shadow(call.weights)
-    if shadow is None or shadow.varies(-1):  # rows without positions: what asks was learnt
-        return None, keys
-    return _token_positions(tracer, call.weights), keys
+    if keys is None:
+        return None, None
+    asking = call.weights if call.q is None else call.q
+    assert asking is not None
+    shadow = tracer.shadow(asking)
+    # weights whose rows have no position: what asks was learnt
+    is_learnt = shadow is None or (call.q is None and shadow.varies(-1))
+    if is_learnt:
+        nan = torch.full((len(keys.y), asking.shape[-2]), torch.nan, device=asking.device)
+        return Positions(nan, nan, torch.ones_like(nan), is_probe=True), keys
+    return _token_positions(tracer, asking), keys
 
 
 def _token_positions(tracer: PositionTracer, tensor: Tensor) -> Positions | None:
@@ -140,29 +140,38 @@ def _token_positions(tracer: PositionTracer, tensor: Tensor) -> Positions | None
     if shadow is None:
         return None
     middle = shadow.centre(-1)
-    parts = (part[..., 0].reshape(-1, part.shape[-2]) for part in (middle.y, middle.x, middle.seen))
-    return Positions(*(part.clone() for part in parts))
+    y, x, seen = (
+        part[..., 0].reshape(-1, part.shape[-2]).clone()
+        for part in (middle.y, middle.x, middle.seen)
+    )
+    return Positions(y, x, seen, is_scattered=shadow.varies(-1))
 
 
-def _is_scattered(tracer: PositionTracer, call: AttentionCall) -> bool:
-    """Whether the only key is made of numbers from many places, as of a whole channel."""
-    key = call.v if call.k is None else call.k
-    assert key is not None
-    shadow = tracer.shadow(key) if key.shape[-2] == 1 else None
-    return shadow is not None and shadow.varies(-1)
-
-
-def _as_other(place: CallPlace, call: AttentionCall, is_scattered: bool) -> CallPlace:
-    """Attention with no map of tokens has a kind of its own."""
-    if place.kind in ("outside", "channel"):
-        return place
-    if is_scattered:
-        reason = "it attends among channels or pictures, not among places"
-        return replace(place, kind="channel", queries=None, keys=None, reason=reason)
-    if call.from_scores:
+def _as_local(place: CallPlace, call: AttentionCall) -> CallPlace:
+    """Weights that were not made of queries and keys have their own kind and no map of tokens."""
+    if call.from_scores or place.kind in ("outside", "channel"):
         return place
     reason = "its weights are not made of queries and keys"
     return replace(place, kind="local", queries=None, keys=None, reason=reason)
+
+
+def _run(module: nn.Module, batch: Tensor, inputs: dict[str, Any]) -> Any:
+    """The forward pass; what cannot be watched at all is refused in words."""
+    try:
+        return module(batch, **inputs)
+    except (NotImplementedError, RuntimeError) as error:
+        if "flex_attention" not in str(error) and "flex_attention" not in _files(error):
+            raise
+        raise CaptureError(
+            f"{type(module).__name__} attends with flex_attention, which PyTorch compiles as a "
+            f"whole, so nobody can look into it. Has the model a setting for another attention, "
+            f'such as attn_implementation="sdpa" or "eager"?'
+        ) from error
+
+
+def _files(error: BaseException) -> str:
+    """The files that an error came through."""
+    return " ".join(frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _original(module: nn.Module) -> nn.Module:

@@ -8,7 +8,7 @@ not, and then nothing is drawn over the picture.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -31,11 +31,15 @@ class Positions:
         y: Down from the upper edge of the input, in pixels; NaN stands nowhere.
         x: From its left edge, likewise.
         seen: 0 for tokens that only fill up a window.
+        is_scattered: Whether each token is made of numbers from many places, as a channel is.
+        is_probe: Whether nothing of them has met the picture yet, unlike a class token.
     """
 
     y: Float[Tensor, "lead token"]
     x: Float[Tensor, "lead token"]
     seen: Float[Tensor, "lead token"]
+    is_scattered: bool = False
+    is_probe: bool = False
 
     @property
     def nowhere(self) -> Tensor:
@@ -54,7 +58,7 @@ class Positions:
 
     def pick(self, rows: Tensor) -> Positions:
         """Some of the rows."""
-        return Positions(self.y[rows], self.x[rows], self.seen[rows])
+        return replace(self, y=self.y[rows], x=self.x[rows], seen=self.seen[rows])
 
     def key(self) -> Tensor:
         """The rows as plain numbers that can be compared, NaN included."""
@@ -104,6 +108,15 @@ class Lattice:
             self.step_y * self.rows,
         )
 
+    def squared(self) -> Lattice:
+        """With gaps, whole rows may be missing: the shorter step, if the longer is made of it."""
+        step = min(self.step_y, self.step_x)
+        along_y, along_x = round(self.step_y / step), round(self.step_x / step)
+        if abs(self.step_y - along_y * step) + abs(self.step_x - along_x * step) > 1e-3:
+            return self
+        rows, cols = (self.rows - 1) * along_y + 1, (self.cols - 1) * along_x + 1
+        return Lattice(self.top, self.left, step, step, rows, cols)
+
     def cells(self, positions: Positions) -> Int[Tensor, "lead token"]:
         """The number of each token's cell, row by row; -1 for tokens not on the picture."""
         row = ((positions.y.nan_to_num() - self.top) / self.step_y).round().long()
@@ -138,8 +151,10 @@ def find_lattice(positions: Positions, height: int, width: int) -> Lattice | Non
     step_y, step_x = step_y or step_x or float(height), step_x or step_y or float(width)
     lattice = Lattice(top, left, step_y, step_x, rows, cols)
     occupied = len(torch.unique(lattice.cells(positions)[on])) if rows and cols else 0
+    if occupied < rows * cols:
+        lattice = lattice.squared()
     # fewer than a quarter of the cells: rather scattered tokens than a lattice with gaps
-    if not occupied or not lattice.holds(positions) or occupied < rows * cols / 4:
+    if not occupied or not lattice.holds(positions) or occupied < lattice.rows * lattice.cols / 4:
         return None
     return lattice
 
@@ -208,29 +223,35 @@ class Inputs:
 
 
 def place_call(query: Positions | None, key: Positions | None, inputs: Inputs) -> CallPlace:
-    """Find windows, heads and grids of one call from the positions of its tokens."""
-    if key is None or not key.on_picture.any():
-        n_lead = 1 if key is None else len(key.y)
-        return CallPlace("outside", _one_window(n_lead), reason="none of it is from the picture")
-    query = query or _learnt(key)
+    """Windows, heads and grids of one call; ``None`` for tokens that owe the picture nothing."""
+    if query is None or key is None:
+        return CallPlace("outside", _one_window(1), reason="none of it is from the picture")
+    windows = windows_of(query, key)
+    reason = _reason_against(query, key, windows)
+    if reason or windows is None:
+        return CallPlace("unknown", _one_window(len(key.y)), reason=reason)
+    query, key = query.pick(windows[:, 0]), key.pick(windows[:, 0])
+    is_cut = len(windows) > 1 and query.y.shape == key.y.shape
+    if is_cut and len(torch.unique(query.key(), dim=0)) == 1:
+        query = key  # one query shared by all windows stands in each where that window's tokens do
+    if len(windows) == 1 and _one_place(key) and not key.nowhere.any():
+        if key.is_scattered:
+            reason = "it attends among channels, not among places"
+            return CallPlace("channel", windows, reason=reason)
+        if key.y.shape[1] > 1:
+            reason = "its keys all stand in one place, as summaries of the picture do"
+            return CallPlace("unknown", windows, reason=reason)
+    return _place_windows(query, key, windows, inputs)
+
+
+def _reason_against(query: Positions, key: Positions, windows: Tensor | None) -> str:
+    """Why positions say nothing, or an empty string."""
+    if not key.on_picture.any():
+        return "its keys are learnt tokens, which have no place on the picture"
     if query.is_lost or key.is_lost:
         side = "keys" if key.is_lost else "queries"
-        reason = f"where its {side} lie was lost in an operation before it"
-        return CallPlace("unknown", _one_window(len(key.y)), reason=reason)
-    windows = windows_of(query, key)
-    if windows is None:
-        whole = _one_window(len(key.y))
-        return CallPlace("unknown", whole, reason="its windows have different numbers of heads")
-    query, key = query.pick(windows[:, 0]), key.pick(windows[:, 0])
-    if (
-        len(windows) > 1
-        and query.y.shape == key.y.shape
-        and len(torch.unique(query.key(), dim=0)) == 1
-    ):
-        query = key  # one query shared by all windows stands in each where that window's tokens do
-    if key.y.shape[1] > 1 and len(windows) == 1 and _one_place(key) and not key.nowhere.any():
-        return CallPlace("channel", windows, reason="it attends among channels, not among places")
-    return _place_windows(query, key, windows, inputs)
+        return f"where its {side} lie was lost in an operation before it"
+    return "" if windows is not None else "its windows have different numbers of heads"
 
 
 def _place_windows(query: Positions, key: Positions, windows: Tensor, inputs: Inputs) -> CallPlace:
@@ -248,7 +269,9 @@ def _place_windows(query: Positions, key: Positions, windows: Tensor, inputs: In
     same = asked is None or _same(asked, key_lattice)
     keys = _tokens(key, key_lattice, inputs)
     if bool(query.nowhere.all()):
-        kind = "class" if key.nowhere.any() else ("pool" if query.y.shape[1] == 1 else "cross")
+        kind = "pool" if query.y.shape[1] == 1 else "cross"
+        if not query.is_probe and key.nowhere.any():
+            kind = "class"
         queries = keys if kind == "class" else None
         return CallPlace(kind, windows, _asking(query, key_lattice, queries, kind), keys)
     queries = _tokens(query, key_lattice if same else query_lattice, inputs)
@@ -299,12 +322,6 @@ def _same(first: Lattice, second: Lattice) -> bool:
 def _one_place(positions: Positions) -> bool:
     spread = positions.y - positions.y[:, :1], positions.x - positions.x[:, :1]
     return all(bool((part.abs() < 1e-2).all()) for part in spread)
-
-
-def _learnt(key: Positions) -> Positions:
-    """Queries that come from no part of the pass: one row for each of the keys' rows."""
-    nan = torch.full((len(key.y), 1), torch.nan)
-    return Positions(nan, nan, torch.ones_like(nan))
 
 
 def _one_window(n_lead: int) -> Tensor:

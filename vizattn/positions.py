@@ -85,11 +85,13 @@ class Shadow:
         return True
 
     def varies(self, axis: int) -> bool:
-        """Whether positions differ along an axis by more than rounding."""
+        """Whether positions differ along an axis by more than rounding; nowhere is no position."""
         for part in (self.y, self.x):
             thin = _thin(part)
-            if thin.shape[axis] > 1 and bool(((thin - thin.narrow(axis, 0, 1)).abs() > 1e-3).any()):
-                return True
+            if thin.shape[axis] > 1:
+                highest = thin.nan_to_num(-torch.inf).amax(axis)
+                if bool((highest - thin.nan_to_num(torch.inf).amin(axis) > 1e-3).any()):
+                    return True
         return False
 
 

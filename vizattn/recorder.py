@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             # a softmax among the arguments outweighs scores: it is nearer to the values
             trail = next((t for t in given if t.call is not None), given[0])
             for made in _tensors([result]):
-                if made.dim() > 1:
+                if made.dim() > 1 and not _is_single_product(made, trail.call):
                     self._mark(made, trail.call)
         if self._operations % _TRAIL_OPERATIONS == 0:
             oldest = self._operations - _TRAIL_OPERATIONS
@@ -235,6 +235,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
                     return name, type(module).__name__
             frame = frame.f_back  # type: ignore[assignment]  # the outermost frame has none
         return "", ""
+
+
+def _is_single_product(made: Tensor, call: AttentionCall | None) -> bool:
+    """Whether a softmax over one key has met its values: einsum then multiplies by broadcasting.
+
+    Its weights are all 1, there is nothing to see; but followed further they would be taken for
+    those of the next product.
+    """
+    if call is None or call.softmax is None or call.softmax.shape[-1] > 1:
+        return False
+    return made.numel() != call.softmax.numel()
 
 
 def _log_sum_exp(result: Any, q: Tensor) -> Tensor | None:

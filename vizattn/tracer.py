@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from vizattn.motions import PICKS, RULES, Step, keep, tensors_in
-from vizattn.positions import Shadow, lost, of_picture
+from vizattn.positions import Shadow, lost, nowhere, of_picture
 from vizattn.running import run
+
+_PLAIN = torch.contiguous_format
 
 
 class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -62,7 +65,23 @@ class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         except (RuntimeError, IndexError, ValueError, TypeError):
             cast = None  # positions are lost here; the model must not notice
         self._store(result, cast)
+        if func._schema.is_mutable and isinstance(result, Tensor) and result._is_view():
+            self._write_through(result)
         return result
+
+    def _write_through(self, view: Tensor) -> None:
+        """A part was written to, so the whole has new positions there."""
+        whole = view._base
+        assert whole is not None
+        if not whole.is_contiguous() or not whole.is_floating_point():
+            return
+        written, before = self._shadows[view], self._shadows.get(whole) or nowhere(whole)
+        after = before.map(lambda part: part.expand(whole.shape).clone(memory_format=_PLAIN))
+        offset = int(view.storage_offset() - whole.storage_offset())
+        for part in ("y", "x", "seen"):
+            at = getattr(after, part).as_strided(view.shape, view.stride(), offset)
+            at.copy_(getattr(written, part))
+        self._cast(whole, after)
 
     def _store(self, result: Any, cast: Any) -> None:
         if isinstance(result, Tensor):
