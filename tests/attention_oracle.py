@@ -17,7 +17,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 _SOFTMAX = re.compile(
-    r"softmax|scaled_dot_product|multi_head_attention_forward|attention_interface"
+    r"softmax|scaled_dot_product|multi_head_attention_forward"
+    r"|attention_interface|shifted_window_attention"  # functions of transformers and torchvision
 )
 _ATTENDS = nn.MultiheadAttention
 
@@ -57,7 +58,7 @@ def attention_that_runs(model):
     """The names of the modules that take a softmax and run meanwhile, in order."""
     names, handles = {}, []
     for name, module in model.named_modules():
-        if takes_softmax(type(module)):
+        if takes_softmax(type(module)) or _holds_softmax(module):
             note = lambda *_, name=name: names.setdefault(name)  # noqa: E731
             handles.append(module.register_forward_pre_hook(note))
     try:
@@ -67,6 +68,15 @@ def attention_that_runs(model):
             handle.remove()
 
 
+def _holds_softmax(module):
+    """Whether a module calls a softmax that is a module of its own, and is more than a sequence."""
+    if isinstance(module, nn.Sequential | nn.ModuleList):
+        return False
+    sequences = [child for child in module.children() if isinstance(child, nn.Sequential)]
+    parts = [part for each in (module, *sequences) for part in each.children()]
+    return any(isinstance(part, nn.Softmax) for part in parts)
+
+
 class _WithoutDraws(TorchFunctionMode):
     """Leaves out what takes longest when a large model is made: drawing weights."""
 
@@ -74,8 +84,10 @@ class _WithoutDraws(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if self._DRAWS.fullmatch(getattr(func, "__name__", "")):
-            return args[0] if args else kwargs["tensor"]
+        name = getattr(func, "__name__", "")
+        drawn = args[0] if args else kwargs.get("tensor")
+        if self._DRAWS.fullmatch(name) or (name == "div_" and isinstance(drawn, nn.Parameter)):
+            return drawn  # dividing what was not drawn would only fill memory
         return func(*args, **kwargs)
 
 
