@@ -29,7 +29,7 @@ NOT_OVER_PLACES = {
 }
 
 # Above so many parameters repeated blocks are left out, so that a sweep fits into memory and time.
-SHORTEN_ABOVE = 60e6
+SHORTEN_ABOVE = 110e6
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 _SOFTMAX = re.compile(
-    r"softmax|scaled_dot_product|multi_head_attention_forward|attention_interface"
+    r"softmax|scaled_dot_product|multi_head_attention_forward"
+    r"|attention_interface|shifted_window_attention"  # functions of transformers and torchvision
 )
 _ATTENDS = nn.MultiheadAttention
 
@@ -83,8 +84,10 @@ class _WithoutDraws(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if self._DRAWS.fullmatch(getattr(func, "__name__", "")):
-            return args[0] if args else kwargs["tensor"]
+        name = getattr(func, "__name__", "")
+        drawn = args[0] if args else kwargs.get("tensor")
+        if self._DRAWS.fullmatch(name) or (name == "div_" and isinstance(drawn, nn.Parameter)):
+            return drawn  # dividing what was not drawn would only fill memory
         return func(*args, **kwargs)
 
 

@@ -112,8 +112,8 @@ def are_lost(y: Tensor) -> Tensor:
     return y < _LOST_BEYOND
 
 
-def of_picture(pixels: Float[Tensor, "batch channel height width"]) -> Shadow:
-    """The shadow of a model's input: each pixel stands at its own centre."""
+def of_picture(pixels: Float[Tensor, "*batch height width"]) -> Shadow:
+    """The shadow of a model's input: each pixel stands at its own centre, in every frame."""
     height, width = pixels.shape[-2:]
     y = torch.arange(height, device=pixels.device) + 0.5
     x = torch.arange(width, device=pixels.device) + 0.5

@@ -36,7 +36,7 @@ from vizattn.running import run
 _ELEMENTARY = (nn.Softmax, nn.Dropout, nn.Linear, nn.Identity, nn.Conv2d, nn.Sequential)
 
 # A trail that has not met its values after this many operations is no attention.
-_TRAIL_OPERATIONS = 64
+_TRAIL_OPERATIONS = 128
 
 
 @dataclass

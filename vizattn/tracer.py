@@ -60,14 +60,29 @@ class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             return result
         self.depends_on_picture |= packet in PICKS
         try:
-            step = Step(self.shadow, self._ages.__getitem__, func, args, kwargs, result)
-            cast = RULES.get(packet, keep)(step)
-        except (RuntimeError, IndexError, ValueError, TypeError):
-            cast = None  # positions are lost here; the model must not notice
-        self._store(result, cast)
-        if func._schema.is_mutable and isinstance(result, Tensor) and result._is_view():
-            self._write_through(result)
+            self._move(Step(self.shadow, self._ages.__getitem__, func, args, kwargs, result))
+        except Exception:  # the model must not notice that somebody looks
+            self._store(result, None)
         return result
+
+    def _move(self, step: Step) -> None:
+        self._store(step.result, RULES.get(step.func.overloadpacket, keep)(step))
+        is_written = step.func._schema.is_mutable and isinstance(step.result, Tensor)
+        if is_written and step.result._is_view():
+            self._write_through(step.result)
+
+    def _store(self, result: Any, cast: Any) -> None:
+        """Keep the positions of what came out; what has no fitting ones is lost."""
+        if isinstance(result, tuple | list):
+            # further results, such as the means of a norm, are no tokens
+            casts = cast if isinstance(cast, tuple | list) else [cast]
+            for tensor, shadow in zip(result, casts, strict=False):
+                self._store(tensor, shadow)
+        elif isinstance(result, Tensor) and not result.is_nested:
+            if not isinstance(cast, Shadow) or cast.shape != result.shape:
+                cast = lost(result)
+            if result.is_floating_point() or result.is_complex():
+                self._cast(result, cast)
 
     def _write_through(self, view: Tensor) -> None:
         """A part was written to, so the whole has new positions there."""
@@ -82,18 +97,6 @@ class PositionTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             at = getattr(after, part).as_strided(view.shape, view.stride(), offset)
             at.copy_(getattr(written, part))
         self._cast(whole, after)
-
-    def _store(self, result: Any, cast: Any) -> None:
-        if isinstance(result, Tensor):
-            if not isinstance(cast, Shadow) or cast.shape != result.shape:
-                cast = lost(result)
-            if result.is_floating_point() or result.is_complex():
-                self._cast(result, cast)
-        elif isinstance(result, tuple | list):
-            # further results, such as the means of a norm, are no tokens
-            casts = cast if isinstance(cast, tuple | list) else [cast]
-            for tensor, shadow in zip(result, casts, strict=False):
-                self._store(tensor, shadow)
 
     def _cast(self, tensor: Tensor, shadow: Shadow) -> None:
         self._shadows[tensor] = shadow
