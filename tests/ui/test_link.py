@@ -40,7 +40,7 @@ def change_everything(page):
 
 def address(page):
     """The address once it has caught up with the view."""
-    page.wait_for_timeout(700)
+    page.wait_for_function("location.search === '?' + __vizattn.link()")
     return page.url
 
 

@@ -94,3 +94,4 @@ function showLink(address) {
 part("linkClose").addEventListener("click", () => part("linkDialog").close());
 part("copy").addEventListener("click", () => { if (data) copyLink(); });
 followers.push(follow);
+probe.link = () => String(linkOf());
