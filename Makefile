@@ -37,7 +37,7 @@ chromium:
 	} || echo "Chromium could not be installed."
 
 test: dev chromium ## Run all tests
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 check: dev ## Format, lint and types
 	$(BIN)/ruff format --check .

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from shape_checker import install
 
+install()
 torch.set_num_threads(1)  # these models are so small that threads only wait for each other
 
 

@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from jaxtyping import TypeCheckError
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "timm", "gradio", "matplotlib.pyplot", "torchvision", "transformers")
@@ -76,3 +78,10 @@ def test_the_space_installs_what_the_package_needs():
         if line.split("#")[0].strip()
     ]
     assert sorted(listed) == sorted(project["dependencies"])
+
+
+def test_shapes_are_checked_while_the_tests_run():
+    from vizattn.attention import attention_scores
+
+    with pytest.raises(TypeCheckError):
+        attention_scores(torch.ones(3, 4, 2), torch.ones(2, 5, 2))

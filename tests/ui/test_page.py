@@ -25,12 +25,16 @@ def status(page):
 
 
 def run(page):
-    """Press Run and wait until it says how it went."""
+    """Press Run and wait until it says how it went and what it brought is on show."""
     page.evaluate(
         "document.dispatchEvent(new CustomEvent('vizattn:status', {detail: {kind: 'idle'}}))"
     )
     page.click("#vizattn-run")
     page.wait_for_selector('.va-status:is([data-kind="done"], [data-kind="error"])')
+    page.wait_for_function(
+        "(({ shows }) => !shows || shows === __vizattn.shown())"
+        "(document.querySelector('.va-status').dataset)"
+    )
 
 
 def show_first(page):

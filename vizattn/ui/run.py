@@ -83,7 +83,7 @@ def _run(
                 yield gr.skip(), {"kind": "running", "text": step, **run}
             else:
                 view = step
-        said = {"kind": "done", "seconds": time.perf_counter() - start}
+        said = {"kind": "done", "seconds": time.perf_counter() - start, "shows": view["id"]}
     except VizattnError as error:
         said = {"kind": "error", "text": str(error)}
     except Exception as error:  # a fault of ours: the visitor keeps the page, we keep the traceback

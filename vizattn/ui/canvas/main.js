@@ -163,6 +163,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", followThem
 followTheme();
 onLanguage(speakLanguage);
 speakLanguage();
-window.__vizattn = probe;
+window.__vizattn = Object.assign(probe, { shown: () => data?.payload.id });
 if (wantsOther(props.value)) askForLinked(); else load(props.value);
 watch("value", () => load(props.value));

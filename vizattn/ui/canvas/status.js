@@ -31,6 +31,7 @@ function show(status) {
   if (!busy(status)) clearInterval(clock);
   root.lang = language;
   setAttribute(root, "data-kind", status.kind);
+  setAttribute(root, "data-shows", status.shows ?? "");   // the explanation that a finished run brought
   setText(part("text"), text(status));
   setText(part("seconds"), seconds());
   const run = document.getElementById("vizattn-run");
