@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from vizattn.attention import (
     attention_columns,
     attention_rows,
-    attention_tiles,
     log_sum_exp,
     pull_back,
+    pull_back_by_head,
 )
 
 
@@ -54,12 +54,38 @@ def test_rows_and_columns_are_those_of_the_dense_matrix(qk, scale, bias_shape, g
     torch.testing.assert_close(columns, whole[..., picked], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("length", [1, 5, 16, 17, 1000])
-def test_tiles_put_together_are_the_dense_matrix_whatever_their_length(qk, length):
+@pytest.mark.parametrize("length", [1, 5, 17, None])
+@pytest.mark.parametrize("bias_shape", [None, (1, 1, 17), (1, 17, 17), (3, 17, 17)])
+@pytest.mark.parametrize("give_lse", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_each_head_is_pulled_back_by_its_own_matrix(qk, length, bias_shape, give_lse, own):
     q, k = qk
-    parts = list(attention_tiles(q, k, length=length))
-    assert [i for part, _ in parts for i in range(part.start, part.stop)] == list(range(17))
-    torch.testing.assert_close(torch.cat([w for _, w in parts], dim=1), dense(q, k))
+    bias = None if bias_shape is None else torch.randn(bias_shape, dtype=torch.float64) * 3
+    lse = log_sum_exp(q, k, 0.7, bias) if give_lse else None
+    relevance = torch.randn(3 if own else 1, 5, 17, dtype=torch.float64)
+    carried = pull_back_by_head(relevance, q, k, 0.7, bias, lse, length)
+    torch.testing.assert_close(carried, relevance @ dense(q, k, 0.7, bias), rtol=0, atol=1e-12)
+
+
+def test_heads_that_share_a_tile_are_those_that_have_one_each(qk, monkeypatch):
+    q, k = qk
+    relevance = torch.rand(1, 2, 17, dtype=torch.float64)
+    for floats in (17, 17 * 17, 2 * 17 * 17, 10**6):  # a row, a head, two heads, all at once
+        monkeypatch.setattr("vizattn.attention.TILE_FLOATS", floats)
+        torch.testing.assert_close(pull_back_by_head(relevance, q, k), relevance @ dense(q, k))
+
+
+def test_scores_that_overflow_an_exponential_are_pulled_back_all_the_same():
+    q = torch.full((1, 2, 1), 40.0)
+    k = torch.tensor([[[40.0], [0.0], [-40.0]]])  # scores of 1600, 0 and -1600
+    pulled = pull_back(torch.tensor([0.25, 0.75]), q, k, scale=1.0)
+    torch.testing.assert_close(pulled, torch.tensor([1.0, 0.0, 0.0]))
+
+
+def test_nothing_asked_is_nothing_carried(qk):
+    q, k = qk
+    carried = pull_back_by_head(torch.ones(1, 1, 0, dtype=torch.float64), q[:, :0], k)
+    assert torch.equal(carried, torch.zeros(3, 1, 17, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("length", [1, 5, 16, 17, 1000, None])

@@ -74,6 +74,16 @@ def test_rows_and_columns_are_those_of_the_whole_matrix(record):
         torch.testing.assert_close(tiles.double(), whole)
 
 
+def test_a_weighting_looks_at_what_its_rows_weighted_look_at(record):
+    for layer, stage in zip(record, STAGES, strict=True):
+        whole = dense(layer, *stage, conserve=False)
+        one, many = torch.zeros(2, layer.n_queries, dtype=torch.float64)
+        one[7], many[3:] = 1.0, torch.rand(layer.n_queries - 3, dtype=torch.float64)
+        for query in (one, many, 0 * one):
+            expected = query @ whole
+            torch.testing.assert_close(layer.attend(query.float()).double(), expected)
+
+
 def test_outside_of_its_window_a_patch_looks_at_nothing(record):
     first = record[0].rows(0)[:, 0].view(2, 8, 12)
     assert (first[:, 4:] == 0).all()

@@ -104,22 +104,6 @@ def attention_columns(
     return _exp(attention_scores(q, k[:, keys], scale, picked_bias), lse)
 
 
-def attention_tiles(
-    q: Float[Tensor, "head query dim"],
-    k: Float[Tensor, "head key dim"],
-    scale: float | None = None,
-    bias: Float[Tensor, "#head #query key"] | None = None,
-    lse: Float[Tensor, "head query"] | None = None,
-    length: int | None = None,
-) -> Iterator[tuple[slice, Float[Tensor, "head tile key"]]]:
-    """All rows of A, a few query tokens at a time: ``(which queries, their rows)``."""
-    length = length or tile_length(q.shape[0], k.shape[1])
-    for start in range(0, q.shape[1], length):
-        part = slice(start, min(start + length, q.shape[1]))
-        scores = attention_scores(q[:, part], k, scale, _bias_rows(bias, part))
-        yield part, _exp(scores, scores.logsumexp(-1) if lse is None else lse[:, part])
-
-
 def log_sum_exp(
     q: Float[Tensor, "head query dim"],
     k: Float[Tensor, "head key dim"],
@@ -161,23 +145,98 @@ def pull_back(
         lse: Log-sum-exp of each row, where the kernel gave it.
         length: Query tokens in one tile; chosen by size when ``None``.
     """
-    return pull_back_tiles(relevance, attention_tiles(q, k, scale, bias, lse, length), k.shape[1])
+    flat = relevance.reshape(1, -1, relevance.shape[-1])
+    heads = pull_back_by_head(flat, q, k, scale, bias, lse, length)
+    return heads.mean(0).reshape(*relevance.shape[:-1], k.shape[1])
 
 
-def pull_back_tiles(
-    relevance: Float[Tensor, "*many query"],
-    tiles: Iterator[tuple[slice, Float[Tensor, "head tile key"]]],
-    n_keys: int,
-) -> Float[Tensor, "*many key"]:
-    """``r A`` with the heads averaged, for any source of tiles of A."""
-    flat = _wide(relevance).reshape(-1, relevance.shape[-1])
-    total = torch.zeros(flat.shape[0], n_keys, dtype=flat.dtype, device=flat.device)
-    for part, weights in tiles:
-        n_heads = weights.shape[0]
-        # one product for all heads: (many, head · tile) @ (head · tile, key)
-        share = (flat[:, part] / n_heads).repeat(1, n_heads)
-        total += share @ weights.flatten(0, 1).to(share.dtype)
-    return total.reshape(*relevance.shape[:-1], n_keys)
+def pull_back_by_head(
+    relevance: Float[Tensor, "#head many query"],
+    q: Float[Tensor, "head query dim"],
+    k: Float[Tensor, "head key dim"],
+    scale: float | None = None,
+    bias: Float[Tensor, "#head #query key"] | None = None,
+    lse: Float[Tensor, "head query"] | None = None,
+    length: int | None = None,
+) -> Float[Tensor, "head many key"]:
+    """``r A`` of every head by itself, for relevance that heads share or have each their own.
+
+    Tiles of weights are made in place in one buffer, one head at a time where a head fills it:
+    with the kernel's log-sum-exp a tile is one product and one exponential, and costs less than
+    the layer's own fused attention. (The fused kernel with queries and keys in each other's roles
+    gives the same from its log-sum-exp, in 1.4 times the time.)
+
+    Args:
+        relevance: Weightings over the query tokens.
+        q: Queries, after any rotary embedding or normalisation.
+        k: Keys, likewise.
+        scale: Multiplies the scores; ``dim ** -0.5`` when ``None``.
+        bias: Added to the scores, broadcast over heads and queries.
+        lse: Log-sum-exp of each row, where the kernel gave it.
+        length: Query tokens in one tile; chosen by size when ``None``.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, k = _wide(q), _wide(k)
+    relevance = relevance.to(q.dtype)
+    carried = q.new_zeros(len(q), relevance.shape[1], k.shape[1])
+    blocks = list(_blocks(len(q), q.shape[1], k.shape[1], length))
+    buffer = q.new_empty(max(map(_size, blocks), default=0) * k.shape[1])
+    for heads, part in blocks:
+        start = None if lse is None else _negative(lse[heads, part]).to(q.dtype)
+        tile = _scores_into(buffer, q[heads, part], k[heads], scale, start)
+        if bias is not None:
+            bias_of = bias if len(bias) == 1 else bias[heads]
+            tile += bias_of if bias.shape[1] == 1 else bias_of[:, part]
+        asked = relevance[heads if len(relevance) > 1 else slice(None), :, part]
+        if lse is None:
+            asked = asked / _exp_rows(tile).mT
+        else:
+            tile.exp_()
+        carried[heads].baddbmm_(asked.expand(len(tile), -1, -1), tile)
+    return carried
+
+
+def _blocks(
+    n_heads: int, n_queries: int, n_keys: int, length: int | None
+) -> Iterator[tuple[slice, slice]]:
+    """Heads and queries of each tile: several heads only where one does not fill it."""
+    length = min(n_queries, length or tile_length(1, n_keys))
+    together = min(n_heads, max(1, TILE_FLOATS // max(1, length * n_keys)))
+    for head in range(0, n_heads, together):
+        for start in range(0, n_queries, max(1, length)):
+            heads = slice(head, min(head + together, n_heads))
+            yield heads, slice(start, min(start + length, n_queries))
+
+
+def _size(block: tuple[slice, slice]) -> int:
+    heads, part = block
+    return int(heads.stop - heads.start) * int(part.stop - part.start)
+
+
+def _scores_into(
+    buffer: Tensor, q: Tensor, k: Tensor, scale: float, start: Tensor | None
+) -> Float[Tensor, "head tile key"]:
+    """``q kᵀ · scale`` plus one number per row, in the memory of the buffer."""
+    shape = len(q), q.shape[1], k.shape[1]
+    tile = buffer[: len(q) * q.shape[1] * k.shape[1]].view(shape)
+    row = q.new_zeros(1, 1, 1) if start is None else start.unsqueeze(-1)
+    if len(q) == 1:  # the product of two matrices shares its rows among the cores
+        torch.addmm(row[0], q[0], k[0].mT, beta=int(start is not None), alpha=scale, out=tile[0])
+        return tile
+    return torch.baddbmm(row, q, k.mT, beta=int(start is not None), alpha=scale, out=tile)
+
+
+def _negative(lse: Tensor) -> Tensor:
+    """-lse; -inf for a row with nothing to look at, so that its exponentials are 0."""
+    return torch.where(lse == -math.inf, lse, -lse)
+
+
+def _exp_rows(tile: Tensor) -> Float[Tensor, "head tile 1"]:
+    """Exponentials in place, safe from overflow; returns each row's sum, 1 for a blank row."""
+    top = tile.amax(-1, keepdim=True)
+    tile.sub_(top.masked_fill_(top == -math.inf, 0.0)).exp_()
+    total = tile.sum(-1, keepdim=True)
+    return total.masked_fill_(total == 0, 1.0)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from vizattn.calls import AttentionCall, for_all_heads
 from vizattn.errors import CaptureError
 from vizattn.frame import Frame
 from vizattn.images import ImageSource, open_image
-from vizattn.layers import Attention, DenseAttention, LayerAttention, default_scale
+from vizattn.layers import Attention, DenseAttention, LayerAttention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.observation import Observation, observe
 from vizattn.places import CallPlace, Tokens
@@ -121,7 +121,7 @@ def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Laye
         flat(q),
         flat(for_all_heads(call.k, call)),
         flat(for_all_heads(call.v, call)),
-        default_scale(q) if call.scale is None else call.scale,
+        q.shape[-1] ** -0.5 if call.scale is None else call.scale,
         _bias(call, lead, order),
         lse if lse is None or order is None else lse[order],
     )

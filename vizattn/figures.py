@@ -24,7 +24,6 @@ from vizattn.drawing import (
 from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
 from vizattn.methods.query import Pixel, Query, placed
-from vizattn.methods.raw import attended
 from vizattn.record import AttentionRecord
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def plot_heads(
     box = asked_patch(placed(layer, layer.queries), at)
     panels = [
         Panel(Heatmap.from_relevance(head, keys.grid, keys.frame), f"head {number}", box)
-        for number, head in enumerate(attended(layer, query.weights), start=1)
+        for number, head in enumerate(layer.attend(query.weights), start=1)
     ]
     title = f"What {query.words} attends to in {layer.name}"
     return plot_maps(panels, image, title=title, look=Look(colours=colours), columns=columns)

@@ -12,7 +12,6 @@ it there is nothing.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from torch import Tensor
 from vizattn import attention
 from vizattn.errors import OutOfRange
 from vizattn.places import Tokens
+from vizattn.windows import put, take, tokens_in, windows_per_token, windows_with
 
 
 @dataclass(frozen=True)
@@ -96,27 +96,48 @@ class Attention:
         picked = _picked(queries, self.n_queries)
         if self._is_plain:
             return self._rows(slice(None), picked)
-        rows = torch.zeros(self.n_heads, len(picked), self.n_keys)
-        for number, token in enumerate(picked.tolist()):
-            places = self._places(self.queries, token)
-            for window, position in places:
-                row = self._rows(self._lead(window), torch.tensor([position]))[:, 0]
-                target, seen = self._numbers(self.keys)[window], self._seen(self.keys)[window]
-                rows[:, number].index_add_(1, target[seen], row[:, seen] / len(places))
-        return rows
+        asking, asked = self._windows
+        distinct, order = torch.unique(picked, return_inverse=True)
+        rows = torch.zeros(self.n_heads, len(distinct), self.n_keys)
+        places = windows_per_token(asking, self.n_queries)[distinct].unsqueeze(-1)
+        for window, positions, which in windows_with(distinct, asking, self.n_queries):
+            found = self._rows(self._lead(window), positions) / places[which]
+            seen, tokens = tokens_in(asked[window])
+            rows[:, which[:, None], tokens] += found[..., seen]
+        return rows[:, order]
 
     def columns(self, keys: int | Sequence[int] | Tensor) -> Float[Tensor, "head query picked"]:
         """How much every query token looks at a few key tokens. Columns do not sum to 1."""
         picked = _picked(keys, self.n_keys)
         if self._is_plain:
             return self._columns(slice(None), picked)
-        columns = torch.zeros(self.n_heads, self.n_queries, len(picked))
-        for number, token in enumerate(picked.tolist()):
-            for window, position in self._places(self.keys, token):
-                column = self._columns(self._lead(window), torch.tensor([position]))[..., 0]
-                target, seen = self._numbers(self.queries)[window], self._seen(self.queries)[window]
-                columns[:, :, number].index_add_(1, target[seen], column[:, seen])
-        return columns
+        asking, asked = self._windows
+        distinct, order = torch.unique(picked, return_inverse=True)
+        columns = torch.zeros(self.n_heads, self.n_queries, len(distinct))
+        for window, positions, which in windows_with(distinct, asked, self.n_keys):
+            found = self._columns(self._lead(window), positions)
+            seen, tokens = tokens_in(asking[window])
+            columns[:, tokens[:, None], which] += found[:, seen]
+        return columns[..., order]
+
+    def attend(self, query: Float[Tensor, " query"]) -> Float[Tensor, "head key"]:
+        """``r A`` of every head by itself: what a weighting of the query tokens looks at.
+
+        Only rows that the query weighs are computed. The same as ``rows`` weighted and summed.
+        """
+        if self._is_plain:
+            asking = query.nonzero().flatten()
+            return self._carry(slice(None), asking, query[asking].expand(1, 1, -1))[:, 0]
+        asking, asked = self._windows
+        share = query / windows_per_token(asking, self.n_queries).clamp_min(1)
+        weights = take(share.unsqueeze(0), asking)[0]
+        windows = weights.any(1).nonzero().flatten()
+        lead = (windows[:, None] * self.n_heads + torch.arange(self.n_heads)).flatten()
+        weights = weights[windows].repeat_interleave(self.n_heads, 0).unsqueeze(1)
+        given = self._carry(lead, torch.arange(asking.shape[1]), weights)
+        total = torch.zeros(self.n_heads, self.n_keys)
+        put(total, asked[windows], rearrange(given, "(w h) 1 k -> h w k", h=self.n_heads))
+        return total
 
     def tiles(
         self, length: int | None = None
@@ -146,17 +167,19 @@ class Attention:
         What went to the filling of a window is given to the window's other keys in proportion, so
         relevance is conserved. Relevance of tokens that ask nothing in this call is lost.
         """
-        if self._is_plain:
-            return self._pull_back(relevance)
         flat = relevance.reshape(-1, self.n_queries)
+        if self._is_plain:
+            every = torch.arange(self.n_queries)
+            carried = self._carry(slice(None), every, flat.unsqueeze(0)).mean(0)
+            return carried.reshape(*relevance.shape[:-1], self.n_keys)
+        asking, asked = self._windows
         total = torch.zeros(len(flat), self.n_keys, dtype=flat.dtype)
         step = attention.tile_length(self.n_heads * self._shape[1], self._shape[2])
         for start in range(0, self.n_windows, step):
             windows = slice(start, min(start + step, self.n_windows))
             weights = self._normalised(windows).to(flat.dtype)
-            asked = _take(flat, self._numbers(self.queries)[windows])
-            given = torch.einsum("mwq,wqk->mwk", asked, weights)
-            _put(total, self._numbers(self.keys)[windows], given)
+            given = torch.einsum("mwq,wqk->mwk", take(flat, asking[windows]), weights)
+            put(total, asked[windows], given)
         return total.reshape(*relevance.shape[:-1], self.n_keys)
 
     @property
@@ -165,29 +188,24 @@ class Attention:
         placed = [side for side in (self.queries, self.keys) if side is not None]
         return all(side.index is None for side in placed)
 
+    @property
+    def _windows(self) -> tuple[Int[Tensor, "window query"], Int[Tensor, "window key"]]:
+        """Which tokens ask and which are asked in each window, as numbers in their grids."""
+        assert self.queries is not None
+        assert self.keys is not None
+        return self.queries.numbers(), self.keys.numbers()
+
     def _normalised(self, windows: slice) -> Float[Tensor, "window query key"]:
         """Weights of some windows, heads averaged, filling left out, rows summing to 1 again."""
         lead = slice(windows.start * self.n_heads, windows.stop * self.n_heads)
         weights = self._rows(lead, torch.arange(self._shape[1]))
         weights = rearrange(weights, "(w h) q k -> w h q k", h=self.n_heads).mean(1)
-        seen = self._seen(self.keys)[windows].unsqueeze(1)
+        seen = (self._windows[1][windows] >= 0).unsqueeze(1)
         kept = weights * seen
         return kept / kept.sum(-1, keepdim=True).clamp_min(torch.finfo(kept.dtype).tiny)
 
     def _lead(self, window: int) -> slice:
         return slice(window * self.n_heads, (window + 1) * self.n_heads)
-
-    def _places(self, side: Tokens | None, token: int) -> list[tuple[int, int]]:
-        """Windows and positions at which a token of a grid stands in a call."""
-        found = (self._numbers(side) == token).nonzero().tolist()
-        return [(window, position) for window, position in found]
-
-    def _numbers(self, side: Tokens | None) -> Int[Tensor, "window token"]:
-        assert side is not None
-        return side.numbers()
-
-    def _seen(self, side: Tokens | None) -> Tensor:
-        return self._numbers(side) >= 0
 
     @property
     @abstractmethod
@@ -203,8 +221,13 @@ class Attention:
         """Columns by their position in the tensors kept."""
 
     @abstractmethod
-    def _pull_back(self, relevance: Tensor) -> Tensor:
-        """``r A`` of a single window."""
+    def _carry(
+        self,
+        lead: slice | Int[Tensor, " lead"],
+        picked: Int[Tensor, " picked"],
+        relevance: Float[Tensor, "#lead many picked"],
+    ) -> Float[Tensor, "lead many key"]:
+        """``r A`` of some leads, with relevance of some positions and none of the others."""
 
 
 @dataclass(frozen=True)
@@ -233,14 +256,6 @@ class LayerAttention(Attention):
     def _shape(self) -> tuple[int, int, int]:
         return self.q.shape[0], self.q.shape[1], self.k.shape[1]
 
-    def tiles(
-        self, length: int | None = None
-    ) -> Iterator[tuple[slice, Float[Tensor, "head tile key"]]]:
-        """All rows, a few query tokens at a time, with the slice of queries they belong to."""
-        if not self._is_plain:
-            return super().tiles(length)
-        return attention.attention_tiles(self.q, self.k, self.scale, self.bias, self.lse, length)
-
     def _rows(self, lead: slice, picked: Tensor) -> Tensor:
         q, k, bias, lse = self._part(lead)
         return attention.attention_rows(q, k, picked, self.scale, bias, lse)
@@ -249,10 +264,14 @@ class LayerAttention(Attention):
         q, k, bias, lse = self._part(lead)
         return attention.attention_columns(q, k, picked, self.scale, bias, lse)
 
-    def _pull_back(self, relevance: Tensor) -> Tensor:
-        return attention.pull_back(relevance, self.q, self.k, self.scale, self.bias, self.lse)
+    def _carry(self, lead: slice | Tensor, picked: Tensor, relevance: Tensor) -> Tensor:
+        q, k, bias, lse = self._part(lead)
+        if len(picked) < q.shape[1]:
+            q, lse = q[:, picked], None if lse is None else lse[:, picked]
+            bias = bias if bias is None or bias.shape[1] == 1 else bias[:, picked]
+        return attention.pull_back_by_head(relevance, q, k, self.scale, bias, lse)
 
-    def _part(self, lead: slice) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    def _part(self, lead: slice | Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         bias = self.bias
         if bias is not None and bias.shape[0] > 1:
             bias = bias[lead]
@@ -291,13 +310,11 @@ class DenseAttention(Attention):
     def _columns(self, lead: slice, picked: Tensor) -> Tensor:
         return self.weights[lead][..., picked].float()
 
-    def _pull_back(self, relevance: Tensor) -> Tensor:
-        return attention.pull_back_tiles(relevance, self.tiles(), self._shape[2])
-
-
-def default_scale(q: Tensor) -> float:
-    """The scale of a kernel that was given none: one over the root of the head's dimension."""
-    return 1 / math.sqrt(q.shape[-1])
+    def _carry(self, lead: slice | Tensor, picked: Tensor, relevance: Tensor) -> Tensor:
+        weights = self.weights[lead]
+        if len(picked) < weights.shape[1]:
+            weights = weights[:, picked]
+        return relevance.expand(len(weights), -1, -1) @ weights.to(relevance.dtype)
 
 
 def _picked(which: int | Sequence[int] | Tensor, count: int) -> Int[Tensor, " picked"]:
@@ -306,14 +323,3 @@ def _picked(which: int | Sequence[int] | Tensor, count: int) -> Int[Tensor, " pi
         if not -count <= index < count:
             raise OutOfRange("token", index, count)
     return picked % count
-
-
-def _take(flat: Tensor, numbers: Tensor) -> Float[Tensor, "many window token"]:
-    """Values of the tokens of each window; filling takes 0."""
-    return flat[:, numbers.clamp_min(0)] * (numbers >= 0)
-
-
-def _put(total: Tensor, numbers: Tensor, given: Float[Tensor, "many window token"]) -> None:
-    """Add what each window gives to the tokens it stands for; filling gets nothing."""
-    seen = numbers >= 0
-    total.index_add_(1, numbers[seen], given[:, seen])

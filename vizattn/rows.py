@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from vizattn import attention
 from vizattn.layers import Attention, DenseAttention, LayerAttention
-from vizattn.places import Tokens
 
 # Larger layers are not sent: a ViT-L/14 of 73 × 73 patches has 22 MB.
 LARGEST_FILE = 32 * 2**20
@@ -106,31 +104,10 @@ def rounded(layer: LayerAttention) -> LayerAttention:
 def mean_row(layer: Attention) -> Float[Tensor, "head key"]:
     """What all patches together look at: the mean of their rows, in the grid of the keys."""
     assert layer.queries is not None
-    assert layer.keys is not None
-    asking = _weight_of_patches(layer.queries)
-    total = torch.zeros(layer.n_heads, layer.n_windows, _shape(layer)[2])
-    for part, weights in _tiles(layer):
-        heads = rearrange(weights.float(), "(w h) t k -> w h t k", h=layer.n_heads)
-        total += torch.einsum("wt,whtk->hwk", asking[:, part], heads)
-    row = torch.zeros(layer.n_heads, layer.n_keys)
-    numbers = layer.keys.numbers()
-    seen = numbers >= 0
-    return row.index_add_(1, numbers[seen], total[:, seen])
-
-
-def _weight_of_patches(queries: Tokens) -> Float[Tensor, "window token"]:
-    """Weights that sum to 1 over all patches; a patch in several windows shares its weight."""
-    numbers, grid = queries.numbers(), queries.grid
-    places = torch.bincount(numbers.clamp_min(0).flatten(), minlength=grid.n_tokens)
-    weight = (numbers >= grid.prefix) / places[numbers.clamp_min(0)].clamp_min(1)
-    return weight / weight.sum()
-
-
-def _tiles(layer: Attention) -> Iterator[tuple[slice, Tensor]]:
-    if isinstance(layer, LayerAttention):
-        return attention.attention_tiles(layer.q, layer.k, layer.scale, layer.bias, layer.lse)
-    assert isinstance(layer, DenseAttention)
-    return iter([(slice(0, layer.weights.shape[1]), layer.weights)])
+    numbers, grid = layer.queries.numbers(), layer.queries.grid
+    weights = torch.zeros(grid.n_tokens)
+    weights[numbers[numbers >= grid.prefix]] = 1
+    return layer.attend(weights / weights.sum())
 
 
 def _shape(layer: Attention) -> tuple[int, int, int]:

@@ -26,7 +26,6 @@ from torch import Tensor
 from vizattn.errors import MethodError
 from vizattn.layers import Attention
 from vizattn.methods.query import Pixel, Query, placed
-from vizattn.methods.raw import attended
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
 
@@ -218,7 +217,7 @@ def _query_row(
         query = Query.of(record, layer, at)
     except MethodError:
         return torch.full((layer.n_heads, layer.n_keys), torch.nan)
-    row = attended(layer, query.weights).double()
+    row = layer.attend(query.weights).double()
     return row / row.sum(-1, keepdim=True)
 
 

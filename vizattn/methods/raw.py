@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -68,7 +67,7 @@ class RawAttention(Method):
         self, record: AttentionRecord, query: Float[Tensor, " query"]
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query in this layer."""
-        heads = attended(self.asked(record), query)
+        heads = self.asked(record).attend(query)
         if self.head is None:
             return fuse(heads, self.fusion)
         if not -len(heads) <= self.head < len(heads):
@@ -88,7 +87,7 @@ class RawAttention(Method):
                 query = Query.of(record, layer, at)
             except MethodError:
                 continue
-            heads = attended(layer, query.weights)
+            heads = layer.attend(query.weights)
             maps.append(LayerMaps(index, placed(layer, layer.keys), heads))
         return maps
 
@@ -113,13 +112,3 @@ class RawAttention(Method):
         if not -len(record) <= self.layer < len(record):
             raise OutOfRange("layer", self.layer, len(record))
         return self.layer % len(record)
-
-
-def attended(layer: Attention, query: Float[Tensor, " query"]) -> Float[Tensor, "head key"]:
-    """``r A`` of every head by itself; only rows that the query weighs are computed."""
-    asked = query.nonzero().flatten()
-    total = torch.zeros(layer.n_heads, layer.n_keys)
-    step = max(1, 2**22 // max(1, layer.n_heads * layer.n_keys))
-    for part in torch.split(asked, step):
-        total += torch.einsum("q,hqk->hk", query[part].float(), layer.rows(part).float())
-    return total
