@@ -11,7 +11,7 @@ check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 # These pass single operations on, thousands in each forward pass, and name no shapes: checks there
 # took half of the time of the tests and mypy does the same.
-PLUMBING = {"motions", "recorder", "running", "tracer"}
+PLUMBING = {"gate", "motions", "recorder", "running", "tracer"}
 
 
 def install() -> None:

@@ -15,7 +15,7 @@ FLOORS = {
     "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
     "sliding": 2,
     "layers": 3, "models": 3, "layouts": 3, "motions": 3,
-    "record": 4, "tracer": 4,
+    "gate": 3, "record": 4, "tracer": 4,
     "methods": 5, "observation": 5,
     "capture": 6,
     "overlay": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,

@@ -8,7 +8,8 @@ known.
 from __future__ import annotations
 
 import traceback
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from vizattn.calls import AttentionCall, for_all_heads
 from vizattn.errors import CaptureError
+from vizattn.gate import Gate, is_enough
 from vizattn.layouts import readout_of, roles_of
 from vizattn.places import CallPlace, Inputs, Positions, place_call
 from vizattn.recorder import Recorder
@@ -42,8 +44,23 @@ class Observation:
     output: Any
 
 
-# Places by model and by the shape of its input; they are the same for every picture.
-_PLACES: WeakKeyDictionary[nn.Module, dict[Any, tuple[Any, list[CallPlace]]]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Known:
+    """What a first pass found out, which is the same for every picture.
+
+    Attributes:
+        signature: What the calls of a later pass must have in common with it.
+        places: Where each call lies.
+        by_gate: Whether it is enough to look at fused attention, and nothing else.
+    """
+
+    signature: list[Any]
+    places: list[CallPlace]
+    by_gate: bool
+
+
+# By model and by the shape of its input.
+_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, _Known]] = WeakKeyDictionary()
 
 
 def observe(
@@ -64,13 +81,13 @@ def observe(
     first = next(module.parameters(), pixels)
     batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
     key = (tuple(batch.shape), tuple(sorted(inputs or {})), readout)
-    known = _PLACES.setdefault(module, {}).get(key)
+    known = _KNOWN.setdefault(module, {}).get(key)
     if known is not None:
         recorder = Recorder(module, keep_outputs=keep_outputs)
-        with torch.no_grad(), _below_autograd(), recorder:
+        with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
             output = _run(module, batch, inputs or {})
-        if known[0] == _signature(recorder.calls):
-            return Observation(recorder.calls, known[1], recorder.unrecorded, output)
+        if known.signature == _signature(recorder.calls):
+            return Observation(recorder.calls, known.places, recorder.unrecorded, output)
     return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
 
 
@@ -98,7 +115,9 @@ def _trace(
     places = [place_call(query, keys, about) for query, keys in positions]
     places = [_as_local(place, call) for place, call in zip(places, recorder.calls, strict=True)]
     if not tracer.depends_on_picture:
-        _PLACES[module][key] = (_signature(recorder.calls), places)
+        met = key in _KNOWN[module]  # a gate was tried and did not see the same
+        by_gate = not met and is_enough(module, recorder.calls)
+        _KNOWN[module][key] = _Known(_signature(recorder.calls), places, by_gate)
     return Observation(recorder.calls, places, recorder.unrecorded, output)
 
 
@@ -185,17 +204,17 @@ def _original(module: nn.Module) -> nn.Module:
         module = inner
 
 
-def _below_autograd() -> AbstractContextManager[object]:
-    """Run without autograd's layer, which under no_grad has nothing to do.
+@contextmanager
+def _seeing_all(recorder: Recorder) -> Iterator[None]:
+    """A recorder at work without autograd's layer, which under no_grad has nothing to do.
 
     A ``linear`` then comes by whole and not as transpose, views and product: 261 operations
     instead of 420 for a ViT-S, half the recorder's cost. ``inference_mode`` does the same, but a
     model that keeps something for its next forward pass would keep a tensor that cannot be
     trained with.
     """
-    guard = getattr(torch._C, "_AutoDispatchBelowAutograd", nullcontext)
-    context: AbstractContextManager[object] = guard()
-    return context
+    with getattr(torch._C, "_AutoDispatchBelowAutograd", nullcontext)(), recorder:
+        yield
 
 
 def _refuse_training(module: nn.Module) -> None:
