@@ -67,6 +67,23 @@ def test_each_head_is_pulled_back_by_its_own_matrix(qk, length, bias_shape, give
     torch.testing.assert_close(carried, relevance @ dense(q, k, 0.7, bias), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("give_lse", [False, True])
+def test_many_rows_are_pulled_back_like_few(qk, give_lse, monkeypatch):
+    monkeypatch.setattr("vizattn.attention._MANY_ROWS", 17)
+    test_each_head_is_pulled_back_by_its_own_matrix(qk, 5, (3, 17, 17), give_lse, own=True)
+
+
+def test_faint_weights_are_neither_lost_nor_wrong():
+    """Scores 0, -70 and -300: weights 1, e^-70 and, as good as none, at most e^-80."""
+    q, k = torch.ones(1, 1, 1), torch.tensor([[[0.0], [-70.0], [-300.0]]])
+    found = attention_rows(q, k, torch.tensor([0]), scale=1.0)[0, 0]
+    assert found[1].item() == pytest.approx(math.exp(-70), rel=1e-4)
+    assert 0 <= found[2].item() <= math.exp(-80)
+    pulled = pull_back(torch.ones(1), q, k, scale=1.0)
+    assert pulled[1].item() == pytest.approx(math.exp(-70), rel=1e-4)
+    assert 0 <= pulled[2].item() <= 1.001 * math.exp(-80)
+
+
 def test_heads_that_share_a_tile_are_those_that_have_one_each(qk, monkeypatch):
     q, k = qk
     relevance = torch.rand(1, 2, 17, dtype=torch.float64)
