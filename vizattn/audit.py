@@ -209,7 +209,7 @@ def _errors(
     layer: LayerAttention | DenseAttention, call: AttentionCall, place: CallPlace
 ) -> tuple[float, float | None]:
     """Largest row error, and largest relative difference of rows times values to the output."""
-    output = call.output
+    output = call.taken
     if output is not None:
         order = place.windows.flatten()
         output = output.reshape(-1, *output.shape[-2:])[order].float()

@@ -26,7 +26,10 @@ class AttentionCall:
         softmax: The softmax, where it was not fused.
         blank: Queries that had no key left to look at: their softmax is uniform by arithmetic only.
         weights: What multiplied the values: the softmax again, or what was made of it.
-        output: Weights times values as the model got them, where the recorder was asked to keep it.
+        output: What the product with the values returned, where the recorder was asked to keep it.
+        is_turned: Whether it is ``vᵀ Aᵀ``, rows and columns exchanged.
+        gradient: What a change of ``output`` changes in what was asked for, in the same shape.
+        projection: What the model makes of each head's output: ``[head, value, dim]``.
         from_scores: Whether the softmax was taken of queries times keys, not of something else.
     """
 
@@ -44,7 +47,15 @@ class AttentionCall:
     blank: Tensor | None = None
     weights: Tensor | None = None
     output: Tensor | None = None
+    is_turned: bool = False
+    gradient: Tensor | None = None
+    projection: Tensor | None = None
     from_scores: bool = True
+
+    @property
+    def taken(self) -> Tensor | None:
+        """Weights times values, one row for each query."""
+        return self.output.mT if self.is_turned and self.output is not None else self.output
 
     @property
     def is_exact(self) -> bool:

@@ -47,10 +47,10 @@ def capture(
         ImageError: The picture cannot be opened.
     """
     model = model if isinstance(model, VisionModel) else wrap_model(model)
-    pixels, frame = _pixels(model, image)
+    pixels, frame = pixels_of(model, image)
     seen = observe(model.module, pixels, inputs, model.readout)
     return AttentionRecord(
-        _layers(seen, model, frame, (pixels.shape[-2], pixels.shape[-1])),
+        layers_of(seen, model, frame, (pixels.shape[-2], pixels.shape[-1])),
         frame,
         (pixels.shape[-2], pixels.shape[-1]),
         model.name,
@@ -59,9 +59,14 @@ def capture(
     )
 
 
-def _layers(
+def layers_of(
     seen: Observation, model: VisionModel, frame: Frame, size: tuple[int, int]
 ) -> tuple[Attention, ...]:
+    """The calls among parts of the picture, as layers of a record.
+
+    Raises:
+        CaptureError: Attention was missed, or there was none.
+    """
     if seen.unrecorded:
         missed = "; ".join(f"{module or 'the model'}: {why}" for module, why in seen.unrecorded)
         raise CaptureError(f"attention was seen that could not be kept: {missed}")
@@ -124,6 +129,7 @@ def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Laye
         q.shape[-1] ** -0.5 if call.scale is None else call.scale,
         _bias(call, lead, order),
         lse if lse is None or order is None else lse[order],
+        g=None if call.gradient is None else flat(call.gradient),
     )
 
 
@@ -167,10 +173,16 @@ def _dense(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Dense
         if before is not None:
             weights, before = before, None
     about = (call.module, place.kind, place.queries, place.keys, place.reason, is_exact)
-    return DenseAttention(*about, weights, flat(values), mixed, before)
+    g = None if call.gradient is None else flat(call.gradient)
+    return DenseAttention(*about, weights, flat(values), mixed, before, g=g)
 
 
-def _pixels(model: VisionModel, image: ImageSource | Tensor) -> tuple[Tensor, Frame]:
+def pixels_of(model: VisionModel, image: ImageSource | Tensor) -> tuple[Tensor, Frame]:
+    """What the model is shown, ``[3, height, width]``, and which part of the picture that is.
+
+    Raises:
+        CaptureError: The pixels are not those of one picture.
+    """
     if not isinstance(image, Tensor):
         return model.transform(open_image(image))
     pixels = image.squeeze(0) if image.dim() == 4 else image

@@ -51,6 +51,10 @@ class OutOfRange(VizattnError, IndexError):
         )
 
 
+class TargetError(VizattnError, ValueError):
+    """What a gradient was asked of is not there."""
+
+
 class MethodError(VizattnError, ValueError):
     """A method is not defined for this record, or one of its settings is out of range."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -42,6 +42,9 @@ class Attention:
         reason: Why nothing can be laid over the picture; empty when it can.
         is_exact: Whether the softmax itself multiplied the values (and not a mixture of heads or
             a gated softmax).
+        g: Derivative of a target by each head's output (that by the weights is ``g vᵀ``), if known.
+        gives: What each key adds to a token through each head, in coordinates that keep lengths
+            and angles, if known.
     """
 
     name: str
@@ -50,6 +53,8 @@ class Attention:
     keys: Tokens | None
     reason: str
     is_exact: bool
+    g: Float[Tensor, "lead query value"] | None = field(default=None, kw_only=True)
+    gives: Float[Tensor, "lead key coordinate"] | None = field(default=None, kw_only=True)
 
     tensors: ClassVar[tuple[str, ...]]
 
@@ -250,7 +255,7 @@ class LayerAttention(Attention):
     bias: Float[Tensor, "#lead #query key"] | None = None
     lse: Float[Tensor, "lead query"] | None = None
 
-    tensors: ClassVar[tuple[str, ...]] = ("q", "k", "v", "bias", "lse")
+    tensors: ClassVar[tuple[str, ...]] = ("q", "k", "v", "bias", "lse", "g", "gives")
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -297,7 +302,7 @@ class DenseAttention(Attention):
     mixed: Float[Tensor, "lead query key"] | None = None
     softmax: Float[Tensor, "lead query key"] | None = None
 
-    tensors: ClassVar[tuple[str, ...]] = ("weights", "v", "mixed", "softmax")
+    tensors: ClassVar[tuple[str, ...]] = ("weights", "v", "mixed", "softmax", "g", "gives")
 
     @property
     def _shape(self) -> tuple[int, int, int]:

@@ -45,7 +45,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class _Known:
+class Known:
     """What a first pass found out, which is the same for every picture.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Known:
 
 
 # By model and by the shape of its input.
-_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, _Known]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[nn.Module, dict[Any, Known]] = WeakKeyDictionary()
 
 
 def observe(
@@ -76,19 +76,31 @@ def observe(
     Raises:
         CaptureError: The module is in training mode, or attends by code that PyTorch compiles.
     """
-    module = _original(module)
-    _refuse_training(module)
+    module = original(module)
+    refuse_training(module)
     first = next(module.parameters(), pixels)
     batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
-    key = (tuple(batch.shape), tuple(sorted(inputs or {})), readout)
+    key = _key(batch, inputs, readout)
     known = _KNOWN.setdefault(module, {}).get(key)
     if known is not None:
         recorder = Recorder(module, keep_outputs=keep_outputs)
         with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
-            output = _run(module, batch, inputs or {})
-        if known.signature == _signature(recorder.calls):
+            output = run_module(module, batch, inputs or {})
+        if known.signature == signature_of(recorder.calls):
             return Observation(recorder.calls, known.places, recorder.unrecorded, output)
     return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
+
+
+def known_of(
+    module: nn.Module, pixels: Tensor, inputs: dict[str, Any] | None = None, readout: str = ""
+) -> Known | None:
+    """What is known of passes like this one, if there was one before."""
+    key = _key(pixels.unsqueeze(0), inputs, readout)
+    return _KNOWN.get(original(module), {}).get(key)
+
+
+def _key(batch: Tensor, inputs: dict[str, Any] | None, readout: str) -> Any:
+    return tuple(batch.shape), tuple(sorted(inputs or {})), readout
 
 
 def _trace(
@@ -108,7 +120,7 @@ def _trace(
         keep_outputs=keep_outputs,
     )
     with torch.no_grad(), tracer, recorder:
-        output = _run(module, batch, inputs)
+        output = run_module(module, batch, inputs)
     height, width = batch.shape[-2:]
     roles = partial(roles_of, module)
     about = Inputs(height, width, roles, readout or readout_of(module))
@@ -117,11 +129,11 @@ def _trace(
     if not tracer.depends_on_picture:
         met = key in _KNOWN[module]  # a gate was tried and did not see the same
         by_gate = not met and is_enough(module, recorder.calls)
-        _KNOWN[module][key] = _Known(_signature(recorder.calls), places, by_gate)
+        _KNOWN[module][key] = Known(signature_of(recorder.calls), places, by_gate)
     return Observation(recorder.calls, places, recorder.unrecorded, output)
 
 
-def _signature(calls: list[AttentionCall]) -> list[Any]:
+def signature_of(calls: list[AttentionCall]) -> list[Any]:
     """What two passes have in common when their tokens lie in the same places.
 
     Not the operation: a softmax has another name where autograd is out of the way.
@@ -174,7 +186,7 @@ def _as_local(place: CallPlace, call: AttentionCall) -> CallPlace:
     return replace(place, kind="local", queries=None, keys=None, reason=reason)
 
 
-def _run(module: nn.Module, batch: Tensor, inputs: dict[str, Any]) -> Any:
+def run_module(module: nn.Module, batch: Tensor, inputs: dict[str, Any]) -> Any:
     """The forward pass; what cannot be watched at all is refused in words."""
     try:
         return module(batch, **inputs)
@@ -193,7 +205,7 @@ def _files(error: BaseException) -> str:
     return " ".join(frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
-def _original(module: nn.Module) -> nn.Module:
+def original(module: nn.Module) -> nn.Module:
     """The module inside a wrapper that splits batches over devices or holds compiled code."""
     while True:
         inner = getattr(module, "_orig_mod", None)
@@ -217,7 +229,8 @@ def _seeing_all(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def _refuse_training(module: nn.Module) -> None:
+def refuse_training(module: nn.Module) -> None:
+    """Say so when a module is in training mode."""
     if module.training:
         raise CaptureError(
             f"{type(module).__name__} is in training mode, where dropout changes attention at "

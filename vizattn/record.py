@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, overload
@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from vizattn.errors import OutOfRange, RecordError
@@ -31,6 +32,10 @@ class AttentionRecord(Sequence[Attention]):
         model: Name of the model.
         output: What the model returned for this picture, bit-identical to a plain forward pass.
         notes: What a reader of the maps has to know, such as random weights.
+        target: What gradients were asked of, for a sentence; empty when none were.
+        pixels: What the model saw, ``[3, height, width]``, where gradients by it were asked for.
+        input_gradients: Derivatives of the target by the pixels, by the rule they were made with:
+            ``plain``, or a rule of relevance propagation (``propagation``).
     """
 
     layers: tuple[Attention, ...]
@@ -39,6 +44,9 @@ class AttentionRecord(Sequence[Attention]):
     model: str = "model"
     output: Tensor | None = None
     notes: tuple[str, ...] = field(default=())
+    target: str = ""
+    pixels: Float[Tensor, "3 height width"] | None = None
+    input_gradients: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -106,6 +114,9 @@ class AttentionRecord(Sequence[Attention]):
                     arrays[f"layer{index:03d}.{side}.index"] = _to_array(tokens.index)
         if self.output is not None:
             arrays["output"] = _to_array(self.output)
+        arrays |= {f"input.{name}": _to_array(x) for name, x in self.input_gradients.items()}
+        if self.pixels is not None:
+            arrays["pixels"] = _to_array(self.pixels)
         np.savez(path, allow_pickle=False, **arrays)
         return path
 
@@ -149,6 +160,7 @@ class AttentionRecord(Sequence[Attention]):
             "input_size": self.input_size,
             "model": self.model,
             "notes": self.notes,
+            "target": self.target,
             "layers": [_layer_meta(layer) for layer in self.layers],
         }
 
@@ -174,6 +186,13 @@ class AttentionRecord(Sequence[Attention]):
             meta["model"],
             torch.from_numpy(arrays["output"]) if "output" in arrays else None,
             tuple(meta["notes"]),
+            meta.get("target", ""),
+            torch.from_numpy(arrays["pixels"]) if "pixels" in arrays else None,
+            {
+                name.removeprefix("input."): torch.from_numpy(array)
+                for name, array in arrays.items()
+                if name.startswith("input.")
+            },
         )
 
 

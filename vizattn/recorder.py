@@ -178,7 +178,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         if first is not None and not self._is_weight(right):
             self._complete(first, left, right, result)
         elif second is not None and not self._is_weight(left):
-            self._complete(second, right.mT, left.mT, result.mT)  # v Aᵀ: values stand on the left
+            second.is_turned = True  # v Aᵀ: values stand on the left
+            self._complete(second, right.mT, left.mT, result)
         elif not self._is_weight(left) and not self._is_weight(right):
             self._mark(result, None)
         else:

@@ -1,0 +1,130 @@
+"""Methods as their papers write them, matrix by matrix in float64, with autograd and hooks.
+
+Nothing of vizattn computes here: attention is what the models' own unfused code makes, gradients
+are taken by its weights themselves, and rollouts are products of whole matrices.
+"""
+
+import copy
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass
+class Dense:
+    """A, ∂y/∂A, values and output projections of every layer, first layer first."""
+
+    weights: list
+    gradients: list
+    values: list
+    projections: list
+    logits: torch.Tensor
+
+
+def dense_pass(model, pixels, target, values_of, projection_of):
+    """Run a float64 copy and differentiate a logit by the weights of every layer."""
+    model = copy.deepcopy(model).double()
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    with weights_seen(model) as seen, qkv_seen(model) as qkv:
+        logits = model(pixels.double().unsqueeze(0))[0]
+    gradients = torch.autograd.grad(logits[target], seen)
+    heads = seen[0].shape[1]
+    return Dense(
+        [each[0].detach() for each in seen],
+        [each[0] for each in gradients],
+        [values_of(each[0], heads).detach() for each in qkv],
+        [projection_of(part, heads).detach() for part in attention_of(model)],
+        logits.detach(),
+    )
+
+
+def attention_of(model):
+    return [m for m in model.modules() if type(m).__name__ == "Attention"]
+
+
+@contextmanager
+def weights_seen(model):
+    """Softmaxed weights with their graph, as dropout gets them after the softmax."""
+    seen = []
+    inner = [m.attn_drop if hasattr(m, "attn_drop") else m.dropout for m in attention_of(model)]
+    hooks = [m.register_forward_pre_hook(lambda _m, args: seen.append(args[0])) for m in inner]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def qkv_seen(model):
+    seen = []
+    inner = [m.qkv if hasattr(m, "qkv") else m.to_qkv for m in attention_of(model)]
+    hooks = [m.register_forward_hook(lambda _m, _a, out: seen.append(out)) for m in inner]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def third_part(qkv, heads):
+    """Values, [head, token, value], of tokens times (three, head, value)."""
+    n_tokens = qkv.shape[0]
+    return qkv.reshape(n_tokens, 3, heads, -1)[:, 2].transpose(0, 1)
+
+
+def output_layer(part, heads):
+    """[head, value, dim], with timm's LayerScale left to the caller."""
+    layer = part.proj if hasattr(part, "proj") else part.to_out[0]
+    return layer.weight.mT.reshape(heads, -1, layer.out_features)
+
+
+def gae(dense, query):
+    """R ← R + mean over heads of (A ⊙ ∇A)⁺ · R, from the first layer to the last."""
+    relevance = torch.eye(dense.weights[0].shape[-1], dtype=torch.float64)
+    for weights, gradient in zip(dense.weights, dense.gradients, strict=True):
+        relevance = relevance + (weights * gradient).clamp(min=0).mean(0) @ relevance
+    return query.double() @ relevance
+
+
+def gradient_rollout(dense, query):
+    identity = torch.eye(dense.weights[0].shape[-1], dtype=torch.float64)
+    product = identity
+    for weights, gradient in zip(dense.weights, dense.gradients, strict=True):
+        mixed = identity + (weights * gradient).clamp(min=0).mean(0)
+        product = mixed / mixed.sum(-1, keepdim=True) @ product
+    return query.double() @ product
+
+
+def value_norms(dense, layer, scale=1.0):
+    """‖Σ_h α f‖ for every query and key, [query, key], with every vector written out."""
+    contributions = torch.einsum("hkv,hvd->hkd", dense.values[layer], dense.projections[layer])
+    summed = torch.einsum("hqk,hkd->qkd", dense.weights[layer], contributions * scale)
+    return summed.norm(dim=-1)
+
+
+def value_norm_rollout(dense, query, residual, scales=None):
+    identity = torch.eye(dense.weights[0].shape[-1], dtype=torch.float64)
+    product = identity
+    for layer in range(len(dense.weights)):
+        norms = value_norms(dense, layer, 1.0 if scales is None else scales[layer])
+        rows = norms / norms.sum(-1, keepdim=True)
+        product = ((1 - residual) * rows + residual * identity) @ product
+    return query.double() @ product
+
+
+def relative_error(found, expected):
+    """Largest difference on the patches, in units of the largest value on a patch."""
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+def without_biases(model):
+    """All biases zero, so that nothing but the picture and learnt tokens carries relevance."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+    return model

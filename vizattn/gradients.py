@@ -1,0 +1,186 @@
+"""From a model, a picture and a target to a record that also knows what the target depends on.
+
+For every attention call the record holds ``g``, the derivative of the target by what each head put
+out. The derivative by the weights is then ``g vᵀ``, row by row, so no more is kept than for q, k
+and v. The model runs as it is, its output is bit-identical to that of a plain pass with gradients,
+and parameters, flags, hooks and ``.grad`` of the caller stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from vizattn.calls import AttentionCall
+from vizattn.capture import layers_of, pixels_of
+from vizattn.errors import CaptureError
+from vizattn.graph import Graph
+from vizattn.grid import TokenGrid
+from vizattn.images import ImageSource
+from vizattn.layers import Attention
+from vizattn.models import VisionModel, wrap_model
+from vizattn.places import CallPlace
+from vizattn.propagation import RULES, changed_rules
+from vizattn.record import AttentionRecord
+from vizattn.targets import Target, goal_of
+from vizattn.tracked import Tracked, track
+
+# What can be asked for: by attention outputs, what heads add to tokens, by pixels (three rules).
+ATTENTION, ADDED, PLAIN = "attention", "added", "plain"
+NEEDS = (ATTENTION, ADDED, PLAIN, *RULES)
+
+# Floats of heads' contributions that are turned into coordinates at a time.
+_PART_FLOATS = 2**23
+
+
+def capture_gradients(
+    model: VisionModel | nn.Module,
+    image: ImageSource | Tensor,
+    target: Target | None = None,
+    *,
+    needs: Iterable[str] = (ATTENTION,),
+    **inputs: Any,
+) -> AttentionRecord:
+    """Run a model once on a picture and keep attention and what a target depends on in it.
+
+    Args:
+        model: From ``load_model`` or ``wrap_model``, or a module, which is wrapped as it is.
+        image: Anything ``open_image`` takes, or preprocessed pixels ``[3, height, width]``.
+        target: A class by index or name, or an embedding to compare with, such as another
+            picture's. When left out, the top class; for a model without classes, its embedding
+            along its own direction.
+        needs: Any of ``attention`` (``g`` of every layer), ``added`` (what keys add to tokens,
+            ``gives``), and ``plain``, ``cp``, ``attn`` (derivatives by the pixels, see
+            ``propagation``). Each but ``added`` is one backward pass.
+        inputs: Further keyword arguments of the model's own forward pass.
+
+    Returns:
+        What ``capture`` returns, and in it what was asked for.
+
+    Raises:
+        CaptureError: The model cannot be differentiated from the target to every attention call.
+        TargetError: There is no such target.
+    """
+    wanted = tuple(needs)
+    unknown = [name for name in wanted if name not in NEEDS]
+    if unknown:
+        raise CaptureError(f"got needs {', '.join(unknown)}; there are {', '.join(NEEDS)}.")
+    model = model if isinstance(model, VisionModel) else wrap_model(model)
+    pixels, frame = pixels_of(model, image)
+    size = (pixels.shape[-2], pixels.shape[-1])
+    tracked = track(model.module, pixels, inputs, model.readout)
+    seen = tracked.seen
+    kept = [
+        (call, place)
+        for call, place in zip(seen.calls, seen.places, strict=True)
+        if place.kind != "outside"
+    ]
+    with torch.inference_mode(False), torch.enable_grad():
+        goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
+    by_pixels = _ask(tracked, Graph(goal.scalar), [call for call, _ in kept], wanted)
+    for call, _ in kept:
+        _let_go(call)
+    layers = layers_of(seen, model, frame, size)
+    if ADDED in wanted:
+        layers = tuple(_with_gives(*each) for each in zip(layers, kept, strict=True))
+    return AttentionRecord(
+        layers,
+        frame,
+        size,
+        model.name,
+        seen.output[0].detach() if isinstance(seen.output, Tensor) else None,
+        model.notes,
+        goal.words if set(wanted) - {ADDED} else "",
+        tracked.leaf.detach()[0] if by_pixels else None,
+        by_pixels,
+    )
+
+
+def _ask(
+    tracked: Tracked, graph: Graph, calls: Sequence[AttentionCall], wanted: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """One backward pass for each thing that is wanted; returns what came to the pixels."""
+    with torch.inference_mode(False), torch.enable_grad():
+        nodes = graph.nodes_of(calls)
+        if ADDED in wanted:
+            for call in calls:
+                call.projection = graph.projection(call)
+        if ATTENTION in wanted:
+            found = graph.gradients(nodes, keep=True)
+            for call, gradient in zip(calls, found, strict=True):
+                call.gradient = gradient.mT if call.is_turned else gradient
+        attention = {node: call.is_turned for node, call in zip(nodes, calls, strict=True)}
+        return {
+            rule: _by_pixels(rule, graph, tracked.leaf, attention)
+            for rule in (PLAIN, *RULES)
+            if rule in wanted
+        }
+
+
+def _by_pixels(
+    rule: str, graph: Graph, leaf: Tensor, attention: dict[Node, bool]
+) -> Float[Tensor, "3 height width"]:
+    if rule == PLAIN:
+        return torch.autograd.grad(graph.root, leaf, retain_graph=True)[0][0]
+    with changed_rules(rule, graph.consumers, attention):
+        return torch.autograd.grad(graph.root, leaf, retain_graph=True)[0][0]
+
+
+def _let_go(call: AttentionCall) -> None:
+    """What is kept must not hold the graph."""
+    for name, value in vars(call).items():
+        if isinstance(value, Tensor):
+            setattr(call, name, value.detach())
+    call.output = None
+
+
+def _grid(kept: Sequence[tuple[AttentionCall, CallPlace]]) -> TokenGrid | None:
+    """The grid of the last keys that lie on the picture."""
+    grids = [place.keys.grid for _, place in kept if place.keys is not None]
+    return grids[-1] if grids else None
+
+
+def _with_gives(layer: Attention, of: tuple[AttentionCall, CallPlace]) -> Attention:
+    call, place = of
+    assert call.projection is not None
+    values: Tensor = layer.v  # type: ignore[attr-defined]  # both forms have values
+    heads = place.windows.flatten() % len(call.projection)
+    if layer.n_heads != len(call.projection):
+        return layer
+    return replace(layer, gives=added_by_key(values, call.projection, heads, layer.n_heads))
+
+
+def added_by_key(
+    v: Float[Tensor, "lead key value"],
+    projection: Float[Tensor, "head value dim"],
+    heads: Int[Tensor, " lead"],
+    n_heads: int,
+) -> Float[Tensor, "lead key coordinate"]:
+    """What each key adds to a token through each head, ``v W_O``, in few coordinates.
+
+    The heads' contributions of one key are as many vectors as there are heads, so they span at most
+    so many dimensions. In coordinates of that span, all lengths of their mixtures are kept.
+
+    Args:
+        v: Values, heads of a window after each other.
+        projection: What the model makes of each head's output.
+        heads: Which head each lead is.
+        n_heads: Heads of a window.
+    """
+    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
+    matrices, v = projection.to(wide)[heads], v.to(wide)
+    step = max(1, _PART_FLOATS // (len(v) * projection.shape[-1]))
+    parts = []
+    for start in range(0, v.shape[1], step):
+        added = v[:, start : start + step] @ matrices
+        by_key = rearrange(added, "(w h) k d -> w k d h", h=n_heads)
+        _, triangle = torch.linalg.qr(by_key, mode="r")
+        parts.append(rearrange(triangle, "w k c h -> (w h) k c"))
+    return torch.cat(parts, dim=1)

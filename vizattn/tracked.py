@@ -1,0 +1,107 @@
+"""A forward pass that autograd can be asked about afterwards.
+
+The model's parameters stay as they are: a twin of the module, which shares their memory, runs in
+its place with parameters that ask for no gradient. So the graph holds what attention needs and
+nothing else, a trainable bias does not send the kernels another way, and nothing is ever added to
+anybody's ``.grad``. The picture is a copy, and the only leaf of the graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vizattn.errors import CaptureError
+from vizattn.gate import Gate
+from vizattn.observation import (
+    Known,
+    Observation,
+    known_of,
+    observe,
+    original,
+    refuse_training,
+    run_module,
+    signature_of,
+)
+from vizattn.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A forward pass with its graph.
+
+    Attributes:
+        seen: What was seen; calls hold their outputs, and everything holds the graph.
+        leaf: The pixels that went in, ``[1, 3, height, width]``.
+    """
+
+    seen: Observation
+    leaf: Tensor
+
+
+def track(
+    module: nn.Module, pixels: Tensor, inputs: dict[str, Any] | None = None, readout: str = ""
+) -> Tracked:
+    """Run a module once on the pixels of one picture, ``[3, height, width]``, with gradients.
+
+    Whether the caller has switched gradients off does not matter. The first time, a plain pass
+    finds out where the tokens lie.
+
+    Raises:
+        CaptureError: The module cannot be differentiated, or attends in another way then.
+    """
+    inputs = inputs or {}
+    module = original(module)
+    refuse_training(module)
+    _refuse_inference(module)
+    known = known_of(module, pixels, inputs, readout) or _look(module, pixels, inputs, readout)
+    twin = _twin(module)
+    with torch.inference_mode(False), torch.enable_grad():
+        first = next(module.parameters(), pixels)
+        batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
+        leaf = batch.detach().clone().requires_grad_()
+        recorder = Recorder(twin, keep_outputs=True)
+        with Gate(recorder) if known.by_gate else recorder:
+            output = run_module(twin, leaf, inputs)
+    signature = signature_of(recorder.calls)
+    if signature != known.signature:  # another picture may have gone another way
+        known = _look(module, pixels, inputs, readout)
+    if signature != known.signature:
+        raise CaptureError(
+            f"{type(module).__name__} made {len(recorder.calls)} attention calls with gradients "
+            f"and {len(known.signature)} without, or not the same ones. "
+            f"Is activation checkpointing on? Methods that need no gradient, such as rollout, work."
+        )
+    return Tracked(Observation(recorder.calls, known.places, recorder.unrecorded, output), leaf)
+
+
+def _look(module: nn.Module, pixels: Tensor, inputs: dict[str, Any], readout: str) -> Known:
+    """What a plain pass of this picture shows."""
+    seen = observe(module, pixels, inputs, readout)
+    return Known(signature_of(seen.calls), seen.places, by_gate=False)
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """The module with the same numbers in memory, and parameters that ask for no gradient."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return module
+    shared: dict[int, Any] = {id(buffer): buffer for buffer in module.buffers()}
+    for parameter in module.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+    try:
+        return copy.deepcopy(module, shared)
+    except Exception:  # something in it cannot be copied: it serves itself, flags untouched
+        return module
+
+
+def _refuse_inference(module: nn.Module) -> None:
+    if any(parameter.is_inference() for parameter in module.parameters()):
+        raise CaptureError(
+            f"{type(module).__name__} was made in torch.inference_mode, so PyTorch lets nobody ask "
+            f"for gradients through its parameters. Make it outside of that, or use methods that "
+            f"need no gradient, such as rollout."
+        )
