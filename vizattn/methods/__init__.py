@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from vizattn.errors import UnknownName
 from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.gae import GAE
+from vizattn.methods.gradient_rollout import GradientRollout
 from vizattn.methods.query import Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
+from vizattn.methods.value_norms import ValueNormRollout, ValueNorms
 
 # Name -> recipe, in the order in which they are offered.
-METHODS: dict[str, type[Method]] = {method.name: method for method in (RawAttention, Rollout)}
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        RawAttention,
+        Rollout,
+        ValueNorms,
+        ValueNormRollout,
+        GAE,
+        GradientRollout,
+    )
+}
 
 
 def find_method(name: str) -> type[Method]:
@@ -25,7 +38,9 @@ def find_method(name: str) -> type[Method]:
 
 
 __all__ = [
+    "GAE",
     "METHODS",
+    "GradientRollout",
     "LayerMaps",
     "Method",
     "Pixel",
@@ -33,6 +48,8 @@ __all__ = [
     "RawAttention",
     "Rollout",
     "Setting",
+    "ValueNormRollout",
+    "ValueNorms",
     "find_method",
     "parse_settings",
     "percent",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
-from vizattn.methods.query import Pixel, Query, reading
+from vizattn.methods.query import Pixel, Query, reading, reading_of_values
 from vizattn.methods.settings import settings
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
@@ -47,6 +47,10 @@ class Method(ABC):
         paper: Where it comes from.
         per_head: Whether every head has a map of its own.
         class_agnostic: Whether the map is the same whatever class is asked about.
+        is_signed: Whether values below zero mean something: what speaks against the target.
+        is_share: Whether values are shares of a whole, so that a percentage says something.
+        formula: One line of formula, and one line that explains its letters.
+        needs: What a record has to hold beside attention, as ``capture_gradients`` names it.
     """
 
     name: ClassVar[str]
@@ -55,6 +59,10 @@ class Method(ABC):
     paper: ClassVar[str]
     per_head: ClassVar[bool] = False
     class_agnostic: ClassVar[bool] = True
+    is_signed: ClassVar[bool] = False
+    is_share: ClassVar[bool] = True
+    formula: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for known in settings(type(self)):
@@ -109,6 +117,9 @@ class Method(ABC):
             "query": asked.made,
             "notes": list(record.notes),
         }
-        said = reading(tokens.grid, relevance, asked.words)
+        if self.needs and record.target:
+            made["target"] = record.target
+        read = reading if self.is_share else reading_of_values
+        said = read(tokens.grid, relevance, asked.words)
         sentence = f"{self.describe(record, asked.words)}; {said}."
         return Heatmap.from_relevance(relevance, tokens.grid, tokens.frame, made, sentence)

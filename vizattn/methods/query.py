@@ -121,6 +121,16 @@ def reading(grid: TokenGrid, relevance: Tensor, query: str) -> str:
     return words
 
 
+def reading_of_values(grid: TokenGrid, relevance: Tensor, _query: str = "") -> str:
+    """The numbers of a map whose values are no shares: its strongest patch, and its weakest."""
+    values = grid.to_map(relevance)
+    index = int(values.argmax())
+    row, col = index // grid.cols + 1, index % grid.cols + 1
+    lowest = float(values.min())
+    words = f"at most {float(values.max()):.3g}, on the patch at row {row}, column {col}"
+    return f"{words}, and at least {lowest:.3g}" if lowest < 0 else words
+
+
 def percent(share: float) -> str:
     """A share with two significant digits: ``4.1 %``, ``12 %``, ``0.06 %``.
 

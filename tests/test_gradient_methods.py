@@ -1,0 +1,192 @@
+"""Every method that needs gradients or contributions, against its paper written out."""
+
+import gradient_oracle as oracle
+import pytest
+import timm
+import torch
+from conftest import randomised
+from gradient_oracle import relative_error
+
+from vizattn.errors import CaptureError, MethodError
+from vizattn.gradients import capture_gradients
+from vizattn.methods import GAE, METHODS, GradientRollout, ValueNormRollout, ValueNorms
+
+TARGET = 3
+BOUND = 1e-5  # of the largest patch
+
+
+@pytest.fixture(params=["tiny_timm", "tiny_vit"])
+def model(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def seen(model, pixels):
+    """A record with everything, and the same model written out.
+
+    The model runs in float64, so that a difference is the method's and not the network's rounding;
+    ``test_gradients`` compares in float32.
+    """
+    model = model.double()
+    pixels = pixels if hasattr(model, "blocks") else pixels[:, :, :48]
+    record = capture_gradients(model, pixels, TARGET, needs=["attention", "added"])
+    dense = oracle.dense_pass(model, pixels, TARGET, oracle.third_part, oracle.output_layer)
+    assert all(weights.amax(-1).median() > 0.3 for weights in dense.weights)
+    return record, dense
+
+
+def queries(grid):
+    return grid.cls, grid.mean, grid.patch(1, 2)
+
+
+def patches(values):
+    return values[..., 1:]
+
+
+def test_the_gradient_of_the_weights_is_g_times_the_values(seen):
+    record, dense = seen
+    for layer, expected in zip(record, dense.gradients, strict=True):
+        assert relative_error(layer.g @ layer.v.mT, expected) < BOUND
+
+
+def test_gae_is_the_product_of_the_paper(seen):
+    record, dense = seen
+    for query in queries(record.grid):
+        expected = oracle.gae(dense, query)
+        found = GAE()(record, query)
+        # the 1 of the identity would hide errors of all others, and float32 rounds beside it
+        others = query < 1
+        assert relative_error((found - query)[others], (expected - query)[others]) < BOUND
+        torch.testing.assert_close(found[~others].double(), expected[~others], rtol=0, atol=1e-6)
+
+
+def test_gradient_rollout_is_the_product_of_the_paper_and_conserves(seen):
+    record, dense = seen
+    for query in queries(record.grid):
+        found, expected = GradientRollout()(record, query), oracle.gradient_rollout(dense, query)
+        assert relative_error(patches(found), patches(expected)) < BOUND
+        torch.testing.assert_close(found.sum(), query.sum())
+
+
+def test_value_norms_are_lengths_of_vectors_written_out(seen):
+    record, dense = seen
+    for layer in range(len(record)):
+        expected = oracle.value_norms(dense, layer)
+        for query in queries(record.grid):
+            found = ValueNorms(layer=layer)(record, query)
+            assert relative_error(found, query.double() @ expected) < BOUND
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.5])
+def test_value_norm_rollout_is_the_product_of_normalised_lengths(seen, residual):
+    record, dense = seen
+    for query in queries(record.grid):
+        found = ValueNormRollout(residual=residual)(record, query)
+        assert relative_error(found, oracle.value_norm_rollout(dense, query, residual)) < BOUND
+        torch.testing.assert_close(found.sum(), query.sum())
+
+
+def test_a_learnt_scale_behind_the_output_layer_is_counted_in(pixels):
+    model = timm.create_model(
+        "vit_small_patch14_dinov2", img_size=56, patch_size=14, depth=2, embed_dim=32, num_heads=2,
+        num_classes=5,
+    )  # fmt: skip
+    model = randomised(model)
+    for block in model.blocks:
+        torch.nn.init.uniform_(block.ls1.gamma, 0.1, 2.0)
+    pixels = pixels[:, :56, :56]
+    record = capture_gradients(model, pixels, needs=["added"])
+    dense = oracle.dense_pass(model, pixels, 0, oracle.third_part, oracle.output_layer)
+    scales = [block.ls1.gamma.detach().double() for block in model.blocks]
+    query = record.grid.cls
+    expected = oracle.value_norm_rollout(dense, query, 0.5, scales)
+    assert relative_error(ValueNormRollout()(record, query), expected) < BOUND
+    unscaled = oracle.value_norm_rollout(dense, query, 0.5)
+    assert relative_error(ValueNormRollout()(record, query), unscaled) > 1e-3
+
+
+@pytest.mark.parametrize("method", [GAE(), GradientRollout(), ValueNormRollout()])
+def test_maps_of_each_layer_are_what_a_model_cut_off_there_would_give(seen, method):
+    record, dense = seen
+    by_layer = method.by_layer(record)
+    assert [maps.layer for maps in by_layer] == list(range(len(record)))
+    whole = method(record, record.grid.cls)
+    torch.testing.assert_close(by_layer[-1].relevance[0], whole)
+    assert not torch.allclose(by_layer[0].relevance[0], whole)
+    if isinstance(method, GAE):
+        dense.weights, dense.gradients = dense.weights[:1], dense.gradients[:1]
+        expected = oracle.gae(dense, record.grid.cls)
+        assert relative_error(by_layer[0].relevance[0][1:], expected[1:]) < BOUND
+
+
+def test_another_class_gives_another_map_and_none_gives_the_top_class(tiny_timm, pixels):
+    maps = [GAE().heatmap(capture_gradients(tiny_timm, pixels, t)).values for t in (0, 1, None)]
+    with torch.no_grad():
+        top = int(tiny_timm(pixels.unsqueeze(0)).argmax())
+    assert not torch.allclose(maps[0], maps[1], rtol=0.1)
+    torch.testing.assert_close(
+        maps[2], GAE().heatmap(capture_gradients(tiny_timm, pixels, top)).values
+    )
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.needs])
+def test_a_record_without_what_a_method_needs_is_refused_with_what_to_do(name, record):
+    with pytest.raises(MethodError, match="capture_gradients"):
+        METHODS[name]().heatmap(record)
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if "attention" in m.needs])
+def test_mixed_heads_are_refused_with_the_reason(name, pixels):
+    model = timm.create_model("cait_xxs24_224", img_size=64, depth=1, num_classes=5)
+    record = capture_gradients(randomised(model), pixels)
+    with pytest.raises(MethodError, match=r"mixe[sd].* after the softmax"):
+        METHODS[name](**({"layer": 0} if "layer" in METHODS[name].__annotations__ else {})).heatmap(
+            record
+        )
+
+
+def test_heads_that_do_not_meet_in_one_linear_layer_have_no_value_norms(pixels):
+    model = randomised(timm.create_model("mvitv2_tiny", img_size=64, num_classes=5))
+    with pytest.raises(CaptureError, match="does not pass its heads to one linear layer"):
+        capture_gradients(model, pixels, needs=["added"])
+
+
+WINDOWED = ["swin_tiny_patch4_window7_224", "maxvit_nano_rw_256", "pvt_v2_b0"]
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_and_merged_patches_are_passed_and_relevance_is_conserved(name):
+    size = 256 if name.startswith("maxvit") else 64
+    given = {"img_size": 64} if name.startswith("swin") else {}
+    model = randomised(timm.create_model(name, num_classes=5, **given))
+    pixels = torch.randn(3, size, size)
+    record = capture_gradients(model, pixels, needs=["attention", "added"])
+    query = record.drawable[-1].queries.grid.query
+    for method in (GradientRollout(), ValueNormRollout()):
+        rolled = method(record, query)
+        assert (rolled >= 0).all()
+        torch.testing.assert_close(rolled.sum(), torch.tensor(1.0))
+    relevance = GAE()(record, query)
+    assert relevance.isfinite().all()
+    assert relevance.sum() > 1  # what was asked stays, and gains are added
+
+
+def test_windows_give_what_their_matrices_scattered_over_the_grid_give():
+    model = randomised(
+        timm.create_model("swin_tiny_patch4_window7_224", img_size=56, depths=(2,), num_classes=5)
+    )
+    record = capture_gradients(model, torch.randn(3, 56, 56))
+    n_tokens = record.grid.n_tokens
+    product = torch.eye(n_tokens, dtype=torch.float64)
+    for layer in record:
+        index, heads = layer.queries.numbers(), layer.n_heads
+        gains = (layer.weights.double() * (layer.g.double() @ layer.v.double().mT)).clamp(min=0)
+        matrix = torch.zeros(n_tokens, n_tokens, dtype=torch.float64)
+        for window in range(layer.n_windows):
+            mean = gains[window * heads : (window + 1) * heads].mean(0)
+            tokens = index[window]
+            matrix[tokens[:, None], tokens] += mean
+        product = product + matrix @ product
+    query = record.grid.query
+    expected = query.double() @ product
+    assert relative_error(GAE()(record, query) - query, expected - query) < BOUND
