@@ -128,3 +128,62 @@ def without_biases(model):
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
     return model
+
+
+def attention_gradcam(dense, layer, query, prefix):
+    """Row of A and of ∇A, one number for each head."""
+    row, gradient = query.double() @ dense.weights[layer], query.double() @ dense.gradients[layer]
+    strength = gradient[:, prefix:].mean(-1, keepdim=True)
+    return (strength * row).mean(0).clamp(min=0)
+
+
+def held(x):
+    return x.detach()
+
+
+def fixed_deviation(norm, x):
+    """LayerNorm whose deviation is a constant."""
+    centred = x - x.mean(-1, keepdim=True)
+    deviation = held((centred.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt())
+    y = centred / deviation
+    return y * norm.weight + norm.bias
+
+
+def line_through_zero(x):
+    return x * held(0.5 * (1 + torch.erf(x / 2**0.5)))
+
+
+def halves(product, left, right):
+    """A product whose derivative is shared half and half between its factors."""
+    whole = product(left, right)
+    return held(whole) / 2 + whole / 2
+
+
+def propagate(model, pixels, target, rule):
+    """x · ∂ỹ/∂x for the seed's ViT by a forward pass with these rules written into it."""
+    model = copy.deepcopy(model).double()
+    x = pixels.double().unsqueeze(0).requires_grad_()
+    cut, norm, linear, last = model.to_patch_embedding
+    tokens = fixed_deviation(last, linear(fixed_deviation(norm, cut(x))))
+    tokens = torch.cat([model.cls_token.unsqueeze(0), tokens], 1) + model.pos_embedding
+    for attention, feed_forward in model.transformer.layers:
+        norm, widen, _, _, narrow, _ = feed_forward.net
+        tokens = tokens + _attend(attention, fixed_deviation(attention.norm, tokens), rule)
+        tokens = tokens + narrow(line_through_zero(widen(fixed_deviation(norm, tokens))))
+    tokens = fixed_deviation(model.transformer.norm, tokens)
+    pooled = tokens[:, 0] if model.pool == "cls" else tokens.mean(1)
+    logit = model.mlp_head(pooled)[0, target]
+    return (x * torch.autograd.grad(logit, x)[0])[0].detach(), float(logit.detach())
+
+
+def _attend(attention, x, rule):
+    q, k, v = (
+        part.unflatten(-1, (attention.heads, -1)).transpose(1, 2)
+        for part in attention.to_qkv(x).chunk(3, -1)
+    )
+    if rule == "cp":
+        taken = held((q @ k.mT * attention.scale).softmax(-1)) @ v
+    else:
+        weights = (halves(torch.matmul, q, k.mT) * attention.scale).softmax(-1)
+        taken = halves(torch.matmul, weights, v)
+    return attention.to_out(taken.transpose(1, 2).flatten(2))

@@ -9,7 +9,18 @@ from gradient_oracle import relative_error
 
 from vizattn.errors import CaptureError, MethodError
 from vizattn.gradients import capture_gradients
-from vizattn.methods import GAE, METHODS, GradientRollout, ValueNormRollout, ValueNorms
+from vizattn.methods import (
+    CPLRP,
+    GAE,
+    METHODS,
+    AttentionGradCAM,
+    AttnLRP,
+    GradientInput,
+    GradientRollout,
+    ValueNormRollout,
+    ValueNorms,
+)
+from vizattn.vit import ViT
 
 TARGET = 3
 BOUND = 1e-5  # of the largest patch
@@ -190,3 +201,122 @@ def test_windows_give_what_their_matrices_scattered_over_the_grid_give():
     query = record.grid.query
     expected = query.double() @ product
     assert relative_error(GAE()(record, query) - query, expected - query) < BOUND
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_attention_gradcam_weighs_heads_by_their_mean_gradient(seen, layer):
+    record, dense = seen
+    for query in queries(record.grid):
+        expected = oracle.attention_gradcam(dense, layer, query, record.grid.prefix)
+        if expected.max() > 0:
+            found = AttentionGradCAM(layer=layer)(record, query)
+            assert relative_error(found, expected) < BOUND
+
+
+def by_patch(values, side=16):
+    """Sums over square patches, [row, col]."""
+    rows = values.sum(0).unflatten(0, (-1, side)).unflatten(2, (-1, side))
+    return rows.sum((1, 3))
+
+
+RULES = {"cp": CPLRP(), "attn": AttnLRP()}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_relevance_is_that_of_a_forward_pass_with_the_rules_written_into_it(rule, tiny_vit, pixels):
+    small = pixels[:, :, :48]
+    record = capture_gradients(tiny_vit.double(), small, TARGET, needs=[rule])
+    expected, _ = oracle.propagate(tiny_vit, small, TARGET, rule)
+    assert relative_error(record.pixels * record.input_gradients[rule], expected) < 1e-9
+    found = RULES[rule].heatmap(record).values
+    assert found.min() < 0 < found.max()
+    assert relative_error(found, by_patch(expected)) < BOUND
+
+
+def test_gradient_times_input_is_summed_over_patches(tiny_timm, pixels):
+    record = capture_gradients(tiny_timm, pixels, TARGET, needs=["plain"])
+    x = pixels.double().unsqueeze(0).requires_grad_()
+    gradient = torch.autograd.grad(tiny_timm.double()(x)[0, TARGET], x)[0]
+    found = GradientInput().heatmap(record).values
+    assert relative_error(found, by_patch((x * gradient)[0].detach())) < BOUND
+
+
+def without_constants():
+    """A model in which the picture alone carries relevance: no bias, position or class token."""
+    model = ViT(
+        image_size=64, patch_size=16, num_classes=5, dim=24, depth=3, heads=2, dim_head=12,
+        mlp_dim=32, pool="mean",
+    )  # fmt: skip
+    model = oracle.without_biases(randomised(model))
+    torch.nn.init.zeros_(model.pos_embedding)
+    return model
+
+
+def test_relevance_of_all_pixels_is_the_target_where_nothing_else_carries_any(pixels):
+    model = without_constants().double()
+    record = capture_gradients(model, pixels, TARGET, needs=["cp", "plain"])
+    logit = float(record.output[TARGET])
+    total = float((record.pixels * record.input_gradients["cp"]).sum())
+    assert abs(total - logit) < 1e-10 * abs(logit)
+    plain = float((record.pixels * record.input_gradients["plain"]).sum())
+    assert abs(plain - logit) > 0.1 * abs(logit)  # the law is not true of everything
+
+
+UNFUSED = {
+    "swin_tiny_patch4_window7_224": {"img_size": 56, "depths": (1, 2, 1, 1)},
+    "eva02_tiny_patch14_224": {"img_size": 56, "depth": 2},
+    "cait_xxs24_224": {"img_size": 64, "depth": 2},
+    "maxvit_nano_rw_256": {},
+}
+
+
+@pytest.mark.parametrize("name", UNFUSED)
+def test_relevance_of_pixels_and_constants_is_the_target_in_other_families(name):
+    model = oracle.without_biases(
+        randomised(timm.create_model(name, num_classes=5, **UNFUSED[name]))
+    )
+    for part, parameter in model.named_parameters():
+        if part.endswith(("pos_embed", "cls_token")):
+            torch.nn.init.zeros_(parameter)
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.running_mean.zero_()
+    size = UNFUSED[name].get("img_size", 256)
+    record = capture_gradients(model.double(), torch.randn(3, size, size), TARGET, needs=["cp"])
+    logit = float(record.output[TARGET])
+    total = float((record.pixels * record.input_gradients["cp"]).sum())
+    assert abs(total - logit) < 1e-9 * abs(logit)
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.needs])
+def test_a_model_without_positions_gives_moved_patches_moved_relevance(name, pixels):
+    model, method = without_constants().double(), METHODS[name]()
+    moved = pixels.unflatten(2, (4, 16)).flip(2).flatten(2)  # columns of patches, last one first
+    maps = [
+        method.heatmap(capture_gradients(model, each, TARGET, needs=method.needs)).values
+        for each in (pixels, moved)
+    ]
+    assert not torch.allclose(maps[0], maps[0].flip(1), rtol=0.1)
+    torch.testing.assert_close(maps[1], maps[0].flip(1))
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if not m.has_query])
+def test_where_the_target_alone_decides_a_pixel_is_refused(name, tiny_timm, pixels):
+    method = METHODS[name]()
+    record = capture_gradients(tiny_timm, pixels, needs=method.needs)
+    with pytest.raises(MethodError, match="whoever asks; leave the pixel out"):
+        method.heatmap(record, at=(5, 5))
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.needs])
+def test_what_is_shown_names_the_target_and_the_numbers_of_the_map(name, tiny_timm, pixels):
+    method = METHODS[name]()
+    heat = method.heatmap(capture_gradients(tiny_timm, pixels, 2, needs=method.needs))
+    assert ("class 2 with logit" in heat.sentence) is not method.class_agnostic
+    assert (heat.made.get("target", "") != "") is not method.class_agnostic
+    if not method.is_share:
+        row, _ = heat.strongest
+        said = f"at most {float(heat.values.max()):.3g}, on the patch at row {row + 1}"
+        assert said in heat.sentence
+        assert ("and at least -" in heat.sentence) == bool(heat.values.min() < 0)
+    assert (method.formula.count("\n"), method.formula.endswith(".")) == (1, False)

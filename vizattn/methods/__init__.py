@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from vizattn.errors import UnknownName
+from vizattn.methods.attention_gradcam import AttentionGradCAM
+from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.gae import GAE
+from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
+from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
 from vizattn.methods.rollout import Rollout
@@ -22,6 +26,10 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        AttentionGradCAM,
+        CPLRP,
+        AttnLRP,
+        GradientInput,
     )
 }
 
@@ -38,8 +46,12 @@ def find_method(name: str) -> type[Method]:
 
 
 __all__ = [
+    "CPLRP",
     "GAE",
     "METHODS",
+    "AttentionGradCAM",
+    "AttnLRP",
+    "GradientInput",
     "GradientRollout",
     "LayerMaps",
     "Method",

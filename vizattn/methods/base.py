@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
+from vizattn.errors import MethodError
 from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
 from vizattn.methods.query import Pixel, Query, reading, reading_of_values
@@ -48,6 +49,7 @@ class Method(ABC):
         per_head: Whether every head has a map of its own.
         class_agnostic: Whether the map is the same whatever class is asked about.
         is_signed: Whether values below zero mean something: what speaks against the target.
+        has_query: Whether it matters who asks; else the target alone decides.
         is_share: Whether values are shares of a whole, so that a percentage says something.
         formula: One line of formula, and one line that explains its letters.
         needs: What a record has to hold beside attention, as ``capture_gradients`` names it.
@@ -60,6 +62,7 @@ class Method(ABC):
     per_head: ClassVar[bool] = False
     class_agnostic: ClassVar[bool] = True
     is_signed: ClassVar[bool] = False
+    has_query: ClassVar[bool] = True
     is_share: ClassVar[bool] = True
     formula: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -108,6 +111,8 @@ class Method(ABC):
             FrameError: The model did not see this pixel.
             MethodError: Both ``at`` and ``query`` were given, or the method is not defined here.
         """
+        if not self.has_query and (at is not None or query is not None):
+            raise self.no_query()
         asked = Query.of(record, self.asked(record), at, query)
         relevance, tokens = self(record, asked.weights), self.shown(record)
         made: dict[str, Any] = {
@@ -123,3 +128,10 @@ class Method(ABC):
         said = read(tokens.grid, relevance, asked.words)
         sentence = f"{self.describe(record, asked.words)}; {said}."
         return Heatmap.from_relevance(relevance, tokens.grid, tokens.frame, made, sentence)
+
+    def no_query(self) -> MethodError:
+        """What to raise when somebody asks from a patch and the target alone decides."""
+        return MethodError(
+            f"{self.name} says what speaks for and against the target, whoever asks; leave the "
+            f"pixel out. Raw attention and rollout can be asked from a patch."
+        )
