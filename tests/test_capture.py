@@ -53,10 +53,33 @@ def test_maps_are_those_that_timm_computes_without_fused_kernels(tiny_timm, pixe
         torch.testing.assert_close(layer.rows(range(17)), expected, rtol=0, atol=1e-5)
 
 
-def test_rows_by_the_kernels_log_sum_exp_are_the_dense_softmax(record):
-    for layer in record:
-        assert layer.lse is not None
-        torch.testing.assert_close(layer.rows(range(17)).double(), dense(layer), rtol=0, atol=1e-6)
+@pytest.mark.parametrize("few", [0, 1000])
+def test_rows_with_and_without_the_kernels_log_sum_exp_are_the_dense_softmax(
+    tiny_timm, pixels, few, monkeypatch
+):
+    for room in ("recorder", "gate"):
+        monkeypatch.setattr(f"vizattn.{room}.FEW_QUERIES", few)
+    for record in (capture(tiny_timm, pixels), capture(tiny_timm, pixels)):  # traced, then gated
+        for layer in record:
+            assert (layer.lse is None) == (few > 17)
+            found = layer.rows(range(17)).double()
+            torch.testing.assert_close(found, dense(layer), rtol=0, atol=1e-6)
+
+
+def test_a_later_pass_keeps_what_the_first_kept_to_the_bit(tiny_timm, pixels):
+    first, later = capture(tiny_timm, pixels), capture(tiny_timm, pixels)
+    for one, other in zip(first, later, strict=True):
+        assert torch.equal(one.q, other.q)
+        assert torch.equal(one.rows(range(17)), other.rows(range(17)))
+
+
+def test_a_model_that_changes_its_way_of_attending_is_seen_whole_again(tiny_timm, pixels):
+    capture(tiny_timm, pixels)
+    assert isinstance(capture(tiny_timm, pixels)[1], LayerAttention)
+    tiny_timm.blocks[1].attn.fused_attn = False
+    assert [type(layer) for layer in capture(tiny_timm, pixels)] == [
+        LayerAttention, DenseAttention, LayerAttention,
+    ]  # fmt: skip
 
 
 def test_weights_times_values_are_what_the_kernel_returned(record, tiny_timm, pixels):

@@ -55,6 +55,30 @@ def test_the_hottest_patch_of_an_opaque_overlay_has_the_last_colour(name):
     assert (drawn[:, 20:] == colour_table(name)[255]).all()
 
 
+def test_what_speaks_for_and_against_lies_on_both_sides_of_white():
+    drawn = overlay(black(50, 10), heat([[-1.0, -0.5, 0.0, 0.5, 1.0]]), opacity=1.0, top=1.0)
+    first, low, zero, high, last = (drawn[5, x].astype(int) for x in range(5, 50, 10))
+    assert (zero <= 3).all()  # nothing there: as clear as the picture, which is black
+    assert tuple(first) == tuple(colour_table("signed")[0])
+    assert tuple(last) == tuple(colour_table("signed")[255])
+    assert first[2] > 2 * first[0]  # blue against
+    assert last[0] > 2 * last[2]  # red for
+    assert low[2] > low[0]
+    assert high[0] > high[2]
+    table = colour_table("signed").astype(int)
+    assert (table[127] > 240).all()
+
+
+def test_the_scale_of_signed_values_reaches_as_far_down_as_up():
+    values = torch.zeros(20, 20)
+    values[0, :10] = -4.0  # 2.5 % of the patches: more than what is above the percentile
+    values[1, 0] = 1.0
+    drawn = overlay(black(200, 200), heat(values), opacity=1.0)
+    assert tuple(drawn[5, 5]) == tuple(colour_table("signed")[0])
+    red = drawn[15, 5].astype(float)
+    assert 0 < red[0] < 0.5 * 255  # a quarter of the way to the last colour, and as faint
+
+
 def test_what_is_not_attended_to_shows_the_picture():
     picture = Image.new("RGB", (20, 10), (200, 100, 50))
     drawn = overlay(picture, heat([[0.0, 1.0]]), top=1.0, grey=False)

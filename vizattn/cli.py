@@ -133,6 +133,7 @@ def methods() -> None:
     for name, method in METHODS.items():
         out.print(f"[bold]{name}[/bold]  {method.title}")
         out.print(method.about, markup=False, soft_wrap=False)
+        out.print(method.formula, markup=False, soft_wrap=False)
         out.print(method.paper, style="dim", markup=False)
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for setting in settings(method):

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from PIL import Image
 
 from vizattn.frame import Frame
 from vizattn.heatmap import Heatmap
 from vizattn.methods.query import Pixel, percent
-from vizattn.overlay import TOP_PERCENTILE, overlay
+from vizattn.overlay import SIGNED, TOP_PERCENTILE, matplotlib_name, overlay, top_of
 from vizattn.places import Tokens
 
 if TYPE_CHECKING:
@@ -44,10 +43,12 @@ class Look:
     Attributes:
         unit: What the bar measures, such as ``attention per patch, %``.
         scale: Multiplies the values for the bar, such as 100 for percent.
-        colours: One of ``COLOUR_MAPS``.
+        colours: One of ``COLOUR_MAPS``, for maps without negative values.
         opacity: Opacity of the top colour, in [0, 1].
         smooth: Interpolate between patch centres instead of showing patches as they are.
         top: The value of the last colour; the 99.5th percentile of all maps when ``None``.
+        signed: Whether colours run from ``-top`` over white at zero; where one of the maps has
+            negative values when ``None``.
     """
 
     unit: str = "attention per patch, %"
@@ -56,10 +57,18 @@ class Look:
     opacity: float = 0.85
     smooth: bool = False
     top: float | None = None
+    signed: bool | None = None
 
     def over(self, maps: Sequence[Heatmap]) -> Look:
-        """The same with a top for these maps, every one of which counts alike."""
-        return self if self.top is not None else replace(self, top=shared_top(maps))
+        """The same with one scale for these maps, every one of which counts alike."""
+        top = shared_top(maps) if self.top is None else self.top
+        signed = any(heat.is_signed for heat in maps) if self.signed is None else self.signed
+        return replace(self, top=top, signed=signed)
+
+    @property
+    def colour_map(self) -> str:
+        """The colour map in use."""
+        return SIGNED if self.signed else self.colours
 
 
 @dataclass(frozen=True)
@@ -78,9 +87,8 @@ class Panel:
 
 
 def shared_top(maps: Sequence[Heatmap]) -> float:
-    """The value that 99.5 % of the patches of all maps do not exceed."""
-    values = torch.cat([heat.values.double().flatten() for heat in maps])
-    return float(np.quantile(values.numpy(), TOP_PERCENTILE / 100))
+    """The distance from zero that 99.5 % of the patches of all maps do not exceed."""
+    return top_of(torch.cat([heat.values.double().flatten() for heat in maps]))
 
 
 def asked_patch(queries: Tokens, at: Pixel | None) -> Frame | None:
@@ -108,8 +116,9 @@ def draw_panel(
     across, down = small.width / image.width, small.height / image.height
     heat = replace(panel.heat, frame=_scaled(panel.heat.frame, across, down))
     drawn = overlay(
-        small, heat, colours=look.colours, opacity=look.opacity, top=look.top, smooth=look.smooth
-    )
+        small, heat, colours=look.colours, opacity=look.opacity, top=look.top, smooth=look.smooth,
+        signed=look.signed,
+    )  # fmt: skip
     axis.imshow(drawn, extent=(0, small.width, small.height, 0), aspect="auto")
     if panel.asked is not None:
         box = _scaled(panel.asked, across, down)
@@ -130,10 +139,12 @@ def draw_bar(figure: Figure, look: Look, margin: float = MARGIN) -> None:
     axis = add_axes(figure, margin, margin + 0.19, wide * 0.46, _BAR)
     axis.set_axis_on()
     end = look.scale * (look.top or 1)
-    scale = ScalarMappable(Normalize(0, end), look.colours)
-    bar = figure.colorbar(scale, cax=axis, orientation="horizontal", extend="max", extendfrac=0.03)
+    start, beyond = (-end, "both") if look.signed else (0, "max")
+    scale = ScalarMappable(Normalize(start, end), matplotlib_name(look.colour_map))
+    bar = figure.colorbar(scale, cax=axis, orientation="horizontal", extend=beyond, extendfrac=0.03)
     bar.outline.set_visible(False)
-    bar.set_ticks([tick for tick in MaxNLocator(5).tick_values(0, end) if 0 <= tick <= end])
+    ticks = MaxNLocator(5).tick_values(start, end)
+    bar.set_ticks([tick for tick in ticks if start <= tick <= end])
     axis.tick_params(labelsize=8, length=2, pad=2, colors=QUIET)
     axis.get_xticklabels()[0].set_horizontalalignment("left")  # flush with the maps above
     left = margin + wide * 0.5

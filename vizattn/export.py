@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from vizattn.animation import film_frame, require_video, write_gif, write_mp4
-from vizattn.drawing import Look, Panel, asked_patch, shared_top
+from vizattn.drawing import Look, Panel, asked_patch
 from vizattn.errors import UnknownName
 from vizattn.explain import Explanation
 from vizattn.figures import plot_maps
@@ -27,7 +27,7 @@ from vizattn.heatmap import Heatmap
 from vizattn.methods.base import LayerMaps
 from vizattn.methods.fusion import fuse
 from vizattn.methods.query import Query
-from vizattn.overlay import TOP_PERCENTILE, colour_table, overlay
+from vizattn.overlay import TOP_PERCENTILE, colour_table, overlay, top_of
 from vizattn.recipe import python_lines
 
 # Dots per inch of the maps inside a PDF or SVG; lines and letters have no dots.
@@ -141,8 +141,12 @@ class _View:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        top = self.explanation.heatmap.quantile(TOP_PERCENTILE)
-        scale = self.overlay | {"top_percentile": TOP_PERCENTILE, "top": top}
+        heat = self.explanation.heatmap
+        scale = self.overlay | {
+            "top_percentile": TOP_PERCENTILE,
+            "top": top_of(heat.values),
+            "signed": heat.is_signed,
+        }
         return describe(self.explanation) | {"overlay": scale}
 
     @cached_property
@@ -180,7 +184,7 @@ class _View:
             # one patch of a coarse grid gets more than one of a fine grid when all get alike
             panels = [replace(panel, heat=_lift(panel.heat)) for panel in panels]
             look = replace(look, unit=f"{self.explanation.method.title}, times uniform", scale=1.0)
-        return replace(look, top=shared_top([panel.heat for panel in panels])), panels
+        return look.over([panel.heat for panel in panels]), panels
 
     @cached_property
     def frames(self) -> list[np.ndarray]:
@@ -261,7 +265,7 @@ def _write_figure(view: _View, path: Path) -> None:
 
 
 def _write_gif(view: _View, path: Path) -> None:
-    write_gif(view.frames, path, colour_table(view.look.colours))
+    write_gif(view.frames, path, colour_table(view.film()[0].colour_map))
 
 
 def _write_mp4(view: _View, path: Path) -> None:

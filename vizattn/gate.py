@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from vizattn.calls import AttentionCall
-from vizattn.recorder import Recorder
+from vizattn.recorder import FEW_QUERIES, Recorder
 
 # These ask whether anybody stands by, and then compute in another way.
 _SHY = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -37,10 +37,15 @@ class Gate(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the function as it is, under the recorder if it leads to a fused kernel."""
+        kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
+        if args and args[0].dim() == 4 and args[0].shape[-2] < FEW_QUERIES:
+            output = func(*args, **kwargs)
+            self._recorder.note(args, kwargs, output)
+            return output
         with self._recorder:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
 
 def is_enough(module: nn.Module, calls: Iterable[AttentionCall]) -> bool:

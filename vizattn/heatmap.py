@@ -55,6 +55,11 @@ class Heatmap:
         return float(self.values.min()), float(self.values.max())
 
     @property
+    def is_signed(self) -> bool:
+        """Whether some patches speak against: the values lie on both sides of zero."""
+        return bool((self.values < 0).any())
+
+    @property
     def strongest(self) -> tuple[int, int]:
         """Row and column, from 0, of the patch with the largest value."""
         index = int(self.values.argmax())

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vizattn.calls import AttentionCall
+from vizattn.operations import ARGUMENTS, COMPOSITES, FUSED, LAYERS, PRODUCTS, SOFTMAX
 from vizattn.running import run
 
 # Modules that only carry out one operation for the attention that holds them.
@@ -37,6 +38,10 @@ _ELEMENTARY = (nn.Softmax, nn.Dropout, nn.Linear, nn.Identity, nn.Conv2d, nn.Seq
 
 # A trail that has not met its values after this many operations is no attention.
 _TRAIL_OPERATIONS = 128
+
+# With fewer, a row's log-sum-exp is as quick to compute when it is needed as to keep from the
+# kernel, and then it is never kept, so that rows are the same to the bit however they were seen.
+FEW_QUERIES = 512
 
 
 @dataclass
@@ -87,7 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         """Run the operation as it is; then look at it."""
         kwargs = kwargs or {}
         packet = getattr(func, "overloadpacket", None)
-        if packet in _COMPOSITES:
+        if packet in COMPOSITES:
             with self:  # taken apart under our eyes: what it is made of comes by one by one
                 return func.decompose(*args, **kwargs)
         result = run(func, args, kwargs)
@@ -104,6 +109,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             self.unrecorded.append((self._caller()[0], reason))
         return result
 
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        """Keep a call of ``scaled_dot_product_attention`` by its arguments, without an lse."""
+        given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
+        self._keep_fused("scaled_dot_product_attention", given, None, output)
+
     def _keep(self, call: AttentionCall, output: Tensor | None = None) -> None:
         call.output = output if self._keep_outputs else None
         self.calls.append(call)
@@ -114,10 +124,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         given = _bind(func, args, kwargs)
-        bias, lse = given.get("attn_mask"), _log_sum_exp(result, given["query"])
+        output = _tensors([result] if isinstance(result, Tensor) else result)[0]
+        self._keep_fused(str(func), given, _log_sum_exp(result, given["query"]), output)
+
+    def _keep_fused(
+        self, operation: str, given: dict[str, Any], lse: Tensor | None, output: Tensor
+    ) -> None:
+        bias = given.get("attn_mask")
         call = AttentionCall(
             *self._caller(),
-            operation=str(func),
+            operation=operation,
             q=given["query"],
             k=given["key"],
             v=given["value"],
@@ -126,7 +142,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             causal=bool(given.get("is_causal", False)),
             lse=lse,
         )
-        self._keep(call, _tensors([result] if isinstance(result, Tensor) else result)[0])
+        self._keep(call, output)
 
     def _on_layer(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any
@@ -251,14 +267,13 @@ def _is_single_product(made: Tensor, call: AttentionCall | None) -> bool:
 
 def _log_sum_exp(result: Any, q: Tensor) -> Tensor | None:
     """The kernel's second result, when it is one number per query (padded on some devices)."""
-    if not isinstance(result, tuple | list) or len(result) < 2:
+    n_queries = q.shape[-2]
+    if n_queries < FEW_QUERIES or not isinstance(result, tuple | list) or len(result) < 2:
         return None
     lse = result[1]
-    n_queries = q.shape[-2]
     if not isinstance(lse, Tensor) or lse.dim() != q.dim() - 1 or lse.shape[-1] < n_queries:
         return None
-    # A copy: to keep the kernel's own would pin the memory beside it, so that its next output, a
-    # hundred times as large, has to come from fresh pages (a third of the kernel's time at 257).
+    # A copy: the kernel's own pins the memory beside it, and its next output needs fresh pages.
     return lse[..., :n_queries].clone(memory_format=torch.contiguous_format)
 
 
@@ -279,42 +294,10 @@ def _tensors(args: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-def _packets(names: Iterable[str]) -> list[Any]:
-    """The operations of these names that this build of PyTorch knows."""
-    found = (getattr(torch.ops.aten, name, None) for name in names)
-    return [packet for packet in found if packet is not None]
-
-
-_FUSED = _packets(
-    [
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_fused_attention_overrideable",
-        "_scaled_dot_product_attention_math_for_mps",
-    ]
-)
-_LAYERS = _packets(["_native_multi_head_attention", "_transformer_encoder_layer_fwd"])
-_SOFTMAX = _packets(["_softmax", "_safe_softmax", "softmax"])
-_PRODUCTS = _packets(["bmm", "mm", "baddbmm"])
-
-# Made of several of the above; seen whole where autograd is out of the way.
-_COMPOSITES = frozenset(
-    _packets(
-        [
-            "scaled_dot_product_attention",
-            "_scaled_dot_product_attention_math",
-            "einsum",
-            "matmul",
-        ]
-    )
-)
-
 _Handler = Callable[[Recorder, Any, tuple[Any, ...], dict[str, Any], Any], None]
 _HANDLERS: dict[Any, _Handler] = {
-    **dict.fromkeys(_FUSED, Recorder._on_fused),
-    **dict.fromkeys(_LAYERS, Recorder._on_layer),
-    **dict.fromkeys(_SOFTMAX, Recorder._on_softmax),
-    **dict.fromkeys(_PRODUCTS, Recorder._on_product),
+    **dict.fromkeys(FUSED, Recorder._on_fused),
+    **dict.fromkeys(LAYERS, Recorder._on_layer),
+    **dict.fromkeys(SOFTMAX, Recorder._on_softmax),
+    **dict.fromkeys(PRODUCTS, Recorder._on_product),
 }

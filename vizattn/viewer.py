@@ -126,6 +126,7 @@ def _words(view: View) -> dict[str, Any]:
             "name": method.name,
             "title": method.title,
             "about": method.about,
+            "formula": method.formula,
             "paper": method.paper,
             "per_head": method.per_head,
             "class_agnostic": method.class_agnostic,

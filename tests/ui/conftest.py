@@ -195,6 +195,7 @@ def make_payload():
             "model": {"name": "tiny", "label": words.get("label", "Tiny ViT"), "notes": []},
             "method": {
                 "name": "any", "title": words.get("title", "Some method"), "about": "What it is.",
+                "formula": "m = r A\nr: who asks",
                 "paper": "Somebody 2020", "per_head": words.get("per_head", True),
                 "class_agnostic": True, "settings": {},
             },

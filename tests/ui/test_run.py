@@ -61,3 +61,28 @@ def test_settings_of_a_program_have_to_be_names_with_values(uploaded, settings):
 
     with pytest.raises(gr.Error, match="settings are names with values"):
         explain_for_programs(uploaded, "vizattn/dinov2-small", "raw", settings)
+
+
+def test_the_first_example_is_awake_before_anybody_asks(tmp_path, monkeypatch):
+    from vizattn.ui import first
+    from vizattn.ui.kept import Shelf
+
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    monkeypatch.setattr(first, "SHELF", Shelf())
+    first.look_ahead()
+    kept = first.SHELF.get(first.ID)
+    assert kept is not None
+    assert [layer["name"] for layer in kept.payload["layers"]] == [
+        layer.name for layer in kept.view.record
+    ]
+
+
+def test_an_example_that_cannot_be_looked_at_ahead_is_a_line_in_the_log(monkeypatch, caplog):
+    from vizattn.ui import first
+
+    def broken(*_, **__):
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(first, "revive", broken)
+    first.look_ahead()
+    assert "no memory left" in caplog.text

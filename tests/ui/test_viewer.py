@@ -338,7 +338,8 @@ def test_the_picture_has_a_name_and_its_numbers_are_spoken_once_things_settle(sh
 def test_help_says_what_the_method_is_and_where_it_comes_from(show, make_payload):
     page = show(make_payload(MAPS, title="Some method"))
     press(page, "?")
-    assert text(page, "methodHelp").split("\n\n") == ["Some method", "What it is.", "Somebody 2020"]
+    said = [line for line in text(page, "methodHelp").splitlines() if line]
+    assert said == ["Some method", "m = r A", "r: who asks", "What it is.", "Somebody 2020"]
 
 
 def test_without_a_page_around_it_the_viewer_follows_the_systems_theme(show, make_payload):

@@ -45,6 +45,7 @@ class Method(ABC):
         name: The word people type.
         title: The words people read.
         about: One paragraph: what it shows, and what it does not.
+        formula: The same as a formula in plain text, its letters explained.
         paper: Where it comes from.
         per_head: Whether every head has a map of its own.
         class_agnostic: Whether the map is the same whatever class is asked about.
@@ -58,6 +59,7 @@ class Method(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     about: ClassVar[str]
+    formula: ClassVar[str]
     paper: ClassVar[str]
     per_head: ClassVar[bool] = False
     class_agnostic: ClassVar[bool] = True

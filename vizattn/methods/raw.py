@@ -32,6 +32,11 @@ class RawAttention(Method):
         "attention over all tokens. It shows where information can flow in this layer. It does not "
         "show what came in through earlier layers, nor why a class was chosen."
     )
+    formula: ClassVar[str] = (
+        "A = softmax(q kᵀ / √d + b);  map = r A\n"
+        "q, k: queries and keys of one head; d: their dimension; b: the layer's bias, if any; "
+        "r: the tokens that ask"
+    )
     paper: ClassVar[str] = "Vaswani et al. 2017, Attention Is All You Need, eq. 1"
     per_head: ClassVar[bool] = True
 

@@ -46,6 +46,11 @@ class Rollout(Downward):
         "which patches the query can have drawn on in the end. It treats every head alike, leaves "
         "values and MLPs out, and is the same whatever class is asked about."
     )
+    formula: ClassVar[str] = (
+        "r ← (1 − s) r A + s r,  from the last layer to the first;  map = r\n"
+        "A: attention of a layer, its heads together; s: residual share; r: at first the tokens "
+        "that ask"
+    )
     paper: ClassVar[str] = "Abnar & Zuidema 2020, Quantifying Attention Flow in Transformers, §3"
 
     residual: float = setting(

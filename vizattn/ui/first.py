@@ -7,6 +7,7 @@ the example is looked at once, and from then on it is a view like any other.
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,6 +25,7 @@ ID = "first"
 FIRST: dict[str, Any] = {"model": next(iter(MODELS)), "method": next(iter(METHODS))}
 
 _lock = Lock()
+_log = logging.getLogger(__name__)
 
 
 def first_payload() -> dict[str, Any] | None:
@@ -36,6 +38,14 @@ def first_payload() -> dict[str, Any] | None:
     paths = {part: (folder / name).resolve() for part, name in payload["files"].items()}
     payload["files"] = {part: str(path) for part, path in paths.items()}
     return payload if all(path.is_file() for path in paths.values()) else None
+
+
+def look_ahead() -> None:
+    """Load the model and look at the first example before anybody asks."""
+    try:
+        revive(ID)
+    except Exception:  # nobody waits for it; whoever presses Run gets the reason
+        _log.exception("the first example could not be looked at ahead")
 
 
 def revive(key: str) -> Kept | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import gradio as gr
@@ -18,7 +19,7 @@ from PIL import Image
 from vizattn.methods import METHODS, Setting, settings
 from vizattn.models import MODELS
 from vizattn.ui import canvas
-from vizattn.ui.first import first_payload
+from vizattn.ui.first import first_payload, look_ahead
 from vizattn.ui.program import strings, styles
 from vizattn.ui.run import examples, explain_for_programs, file_data, press_run, restore
 from vizattn.ui.theme import theme
@@ -113,9 +114,13 @@ def launch(port: int | None = None, *, open_browser: bool = False, block: bool =
         server_port=port,
         inbrowser=open_browser,
         favicon_path=canvas.icon(),
-        prevent_thread_lock=not block,
+        prevent_thread_lock=True,
         **page_settings(),
     )
+    # once the page answers: the first visitor finds the model loaded and the example awake
+    Thread(target=look_ahead, name="look ahead", daemon=True).start()
+    if block:
+        page.block_thread()
 
 
 def page_settings() -> dict[str, Any]:

@@ -12,10 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-from jaxtyping import UInt8
-
-from vizattn.overlay import COLOUR_MAPS, colour_table
+from vizattn.overlay import COLOUR_MAPS, SIGNED, colour_table
 
 VIEWER_SCRIPTS = (
     "words.js",
@@ -94,15 +91,8 @@ def strings() -> dict[str, dict[str, Any]]:
 @cache
 def colour_tables() -> dict[str, str]:
     """The library's colour maps and ``signed``, white at zero, as base64 of 256 RGB triplets."""
-    tables = {name: colour_table(name) for name in COLOUR_MAPS} | {"signed": _signed_table()}
+    tables = {name: colour_table(name) for name in (*COLOUR_MAPS, SIGNED)}
     return {name: base64.b64encode(table.tobytes()).decode() for name, table in tables.items()}
-
-
-def _signed_table() -> UInt8[np.ndarray, "256 3"]:
-    """Blue below zero, white at zero, red above."""
-    from matplotlib import colormaps
-
-    return np.round(colormaps["RdBu_r"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
 
 
 @cache

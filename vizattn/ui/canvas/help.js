@@ -11,8 +11,11 @@ function nameHelp() {
 function nameMethod() {
   part("methodHelp").hidden = !data?.payload.method.about;
   if (part("methodHelp").hidden) return;
-  const { title, about, paper } = data.payload.method;
+  const { title, about, formula, paper } = data.payload.method;
   setText(part("methodTitle"), phrase(title));
+  const [line, letters = ""] = (formula ?? "").split("\n");
+  part("methodFormula").replaceChildren(make("b", "", line), make("span", "", letters && phrase(letters)));
+  part("methodFormula").hidden = !line;
   setText(part("methodAbout"), phrase(about));
   setText(part("methodPaper"), paper);
 }
