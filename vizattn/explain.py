@@ -17,7 +17,7 @@ from PIL import Image
 from vizattn.capture import capture
 from vizattn.heatmap import Heatmap
 from vizattn.images import ImageSource, open_image
-from vizattn.methods import Method, Pixel, find_method, parse_settings
+from vizattn.methods import Asker, Method, find_method, parse_settings
 from vizattn.models import VisionModel, load_model
 from vizattn.record import AttentionRecord
 
@@ -46,7 +46,7 @@ class Explanation:
     record: AttentionRecord
     method: Method
     model: VisionModel
-    at: Pixel | None
+    at: Asker | None
     heatmap: Heatmap
 
     def to_html(self, path: str | Path, layers: Iterable[int] | None = None) -> Path:
@@ -84,7 +84,7 @@ def explain(
     model: str | VisionModel = "vizattn/dinov2-small",
     method: str | Method = "raw",
     settings: Mapping[str, Any] | None = None,
-    at: Pixel | None = None,
+    at: Asker | None = None,
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Explanation:

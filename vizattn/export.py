@@ -26,7 +26,7 @@ from vizattn.figures import plot_maps
 from vizattn.heatmap import Heatmap
 from vizattn.methods.base import LayerMaps
 from vizattn.methods.fusion import fuse
-from vizattn.methods.query import Query
+from vizattn.methods.query import Asker, Query
 from vizattn.overlay import TOP_PERCENTILE, colour_table, overlay, top_of
 from vizattn.recipe import python_lines
 
@@ -108,11 +108,15 @@ def describe(explanation: Explanation) -> dict[str, Any]:
         "input_size": list(record.input_size),
         "grid": {"rows": heat.grid.rows, "cols": heat.grid.cols, "prefix": list(heat.grid.roles)},
         "range": [low, high],
-        "at": None if explanation.at is None else [float(part) for part in explanation.at],
+        "at": _plain(explanation.at),
         "sentence": heat.sentence,
         "versions": explanation.versions,
         **heat.made,
     }
+
+
+def _plain(at: Asker | None) -> str | list[float] | None:
+    return at if at is None or isinstance(at, str) else [float(part) for part in at]
 
 
 def file_stem(explanation: Explanation) -> str:
@@ -123,8 +127,10 @@ def file_stem(explanation: Explanation) -> str:
         if value is not None and value != _default(explanation, key)
     ]
     asked = explanation.heatmap.made["query"]
-    place = [f"r{asked['row'] + 1}c{asked['col'] + 1}"] if asked["kind"] == "patch" else []
-    words = [Path(explanation.name).stem, explanation.method.name, *changed, *place]
+    who = [explanation.at] if isinstance(explanation.at, str) else []
+    if asked["kind"] == "patch":
+        who = [f"r{asked['row'] + 1}c{asked['col'] + 1}"]
+    words = [Path(explanation.name).stem, explanation.method.name, *changed, *who]
     return re.sub(r"[^\w.-]+", "-", "_".join(words)).strip("-.") or "picture"
 
 
