@@ -124,7 +124,8 @@ def file_stem(explanation: Explanation) -> str:
     ]
     asked = explanation.heatmap.made["query"]
     place = [f"r{asked['row'] + 1}c{asked['col'] + 1}"] if asked["kind"] == "patch" else []
-    words = [Path(explanation.name).stem, explanation.method.name, *changed, *place]
+    target = [f"target-{explanation.target}"] if isinstance(explanation.target, int | str) else []
+    words = [Path(explanation.name).stem, explanation.method.name, *changed, *place, *target]
     return re.sub(r"[^\w.-]+", "-", "_".join(words)).strip("-.") or "picture"
 
 
@@ -137,7 +138,10 @@ class _View:
 
     @property
     def look(self) -> Look:
-        return Look(unit=f"{self.explanation.method.title} per patch, %", **self.overlay)
+        method = self.explanation.method
+        if not method.is_share:
+            return Look(unit=f"{method.title} per patch", scale=1.0, **self.overlay)
+        return Look(unit=f"{method.title} per patch, %", **self.overlay)
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -52,7 +52,6 @@ class Method(ABC):
         is_signed: Whether values below zero mean something: what speaks against the target.
         has_query: Whether it matters who asks; else the target alone decides.
         is_share: Whether values are shares of a whole, so that a percentage says something.
-        formula: One line of formula, and one line that explains its letters.
         needs: What a record has to hold beside attention, as ``capture_gradients`` names it.
     """
 
@@ -66,7 +65,6 @@ class Method(ABC):
     is_signed: ClassVar[bool] = False
     has_query: ClassVar[bool] = True
     is_share: ClassVar[bool] = True
-    formula: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
