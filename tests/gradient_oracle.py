@@ -187,3 +187,25 @@ def _attend(attention, x, rule):
         weights = (halves(torch.matmul, q, k.mT) * attention.scale).softmax(-1)
         taken = halves(torch.matmul, weights, v)
     return attention.to_out(taken.transpose(1, 2).flatten(2))
+
+
+def legrad(model, pixels, target, blocks, read):
+    """E_l of every layer, [layer, key]: hooks on the blocks, and autograd by the weights."""
+    model = copy.deepcopy(model).double()
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    outputs = []
+    hooks = [
+        b.register_forward_hook(lambda _m, _a, out: outputs.append(out)) for b in blocks(model)
+    ]
+    with weights_seen(model) as weights:
+        model(pixels.double().unsqueeze(0))
+    for hook in hooks:
+        hook.remove()
+    maps = []
+    for tokens, seen in zip(outputs, weights, strict=True):
+        scalar = read(model, tokens.mean(1))[0, target]
+        gradient = torch.autograd.grad(scalar, seen, retain_graph=True)[0][0]
+        maps.append(gradient.clamp(min=0).mean((0, 1)))
+    return torch.stack(maps)

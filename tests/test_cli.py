@@ -88,3 +88,23 @@ def test_the_version_is_the_packages_own():
     from vizattn import __version__
 
     assert run("--version").stdout.strip() == f"vizattn {__version__}"
+
+
+def test_a_class_is_asked_by_index_and_said_by_name(tmp_path):
+    done = run(
+        "explain", CHELSEA, "--method", "gae", "--target", "281", "--model",
+        "timm/vit_tiny_patch16_224", "--weights", "random", "-o", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "GAE through 12 layers for class 'tabby' with logit " in done.stdout
+    assert len(list(tmp_path.glob("*gae*.png"))) == 1
+
+
+def test_a_model_without_classes_is_asked_for_its_embedding_and_has_no_class(tmp_path):
+    asked = ("explain", CHELSEA, "--method", "gae", "-o", str(tmp_path))
+    done = run(*asked)
+    assert done.returncode == 0, done.stderr
+    assert "GAE through 12 layers for the embedding along its own direction: " in done.stdout
+    done = run(*asked, "--target", "tabby")
+    assert done.returncode == 1
+    assert "VisionTransformer has no classes: it gives an embedding of 384 numbers" in done.stderr

@@ -210,7 +210,7 @@ def test_a_block_that_is_no_module_of_its_own_is_refused():
 
 
 def test_the_block_is_the_module_that_adds_the_residual():
-    from vizattn.features import _block
+    from vizattn.blocks import block_of
 
     def listed(pair):
         look = nn.ModuleDict({"attend": nn.Softmax(-1)})
@@ -220,9 +220,9 @@ def test_the_block_is_the_module_that_adds_the_residual():
         def forward(self, tokens):
             return self[1](self[0](tokens) + tokens)
 
-    assert _block(listed(Pair), "layers.0.0.attend") == "layers.0"
+    assert block_of(listed(Pair), "layers.0.0.attend") == "layers.0"
     with pytest.raises(CaptureError, match=r"tokens after layers\.0\.0\.attend cannot"):
-        _block(listed(nn.ModuleList), "layers.0.0.attend")
+        block_of(listed(nn.ModuleList), "layers.0.0.attend")
 
 
 def test_transformers_are_read_by_their_last_hidden_state():

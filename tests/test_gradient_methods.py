@@ -17,9 +17,11 @@ from vizattn.methods import (
     AttnLRP,
     GradientInput,
     GradientRollout,
+    LeGrad,
     ValueNormRollout,
     ValueNorms,
 )
+from vizattn.record import AttentionRecord
 from vizattn.vit import ViT
 
 TARGET = 3
@@ -320,3 +322,97 @@ def test_what_is_shown_names_the_target_and_the_numbers_of_the_map(name, tiny_ti
         assert said in heat.sentence
         assert ("and at least -" in heat.sentence) == bool(heat.values.min() < 0)
     assert (method.formula.count("\n"), method.formula.endswith(".")) == (1, False)
+
+
+READ = {
+    "tiny_timm": (lambda m: m.blocks, lambda m, x: m.head(m.norm(x))),
+    "tiny_vit": (lambda m: m.transformer.layers, lambda m, x: m.mlp_head(m.transformer.norm(x))),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_legrad_is_the_sum_of_what_each_layer_would_change_in_its_own_reading(
+    name, request, pixels, tmp_path
+):
+    model = request.getfixturevalue(name).double()
+    pixels = pixels if name == "tiny_timm" else pixels[:, :, :48]
+    expected = oracle.legrad(model, pixels, TARGET, *READ[name])
+    record = capture_gradients(model, pixels, TARGET, needs=["readouts"])
+    assert relative_error(LeGrad()(record, record.grid.cls), expected.sum(0)) < BOUND
+    assert (
+        relative_error(LeGrad(start_layer=1)(record, record.grid.cls), expected[1:].sum(0)) < BOUND
+    )
+    for maps, layer in zip(LeGrad().by_layer(record), expected, strict=True):
+        assert relative_error(maps.relevance[0], layer) < BOUND
+    loaded = AttentionRecord.load(record.save(tmp_path / "record"))
+    assert torch.equal(LeGrad().heatmap(loaded).values, LeGrad().heatmap(record).values)
+    with pytest.raises(MethodError, match="start_layer 9 of a model with"):
+        LeGrad(start_layer=9).heatmap(record)
+
+
+def test_a_pooling_head_reads_every_layer_with_attention_of_its_own(pixels):
+    model = timm.create_model("vit_base_patch16_siglip_224", img_size=64, depth=2, num_classes=5)
+    model = randomised(model).double()
+    record = capture_gradients(model, pixels, TARGET, needs=["readouts", "attention"])
+    assert [layer.kind for layer in record.readouts] == ["pool", "pool"]
+    # after the last layer, the reading is the model's own
+    torch.testing.assert_close(record.readouts[-1].g, record[-1].g)
+    tokens = []
+    hook = model.blocks[0].register_forward_hook(lambda _m, _a, out: tokens.append(out))
+    with torch.no_grad():
+        model(pixels.double().unsqueeze(0))
+    hook.remove()
+    attention = model.attn_pool
+    x = model.norm(tokens[0])
+    q = attention.q(attention.latent).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+    k, v = attention.kv(x).unflatten(-1, (2, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    q, k = attention.q_norm(q), attention.k_norm(k)
+    weights = (q @ k.mT * attention.scale).softmax(-1).detach().requires_grad_()
+    pooled = attention.proj((weights @ v).transpose(1, 2).flatten(2))
+    pooled = (pooled + attention.mlp(attention.norm(pooled)))[:, 0]
+    logit = model.head(model.fc_norm(pooled))[0, TARGET]
+    gradient = torch.autograd.grad(logit, weights)[0][0, :, 0]
+    found = LeGrad().by_layer(record)[0].relevance[0]
+    assert (
+        relative_error(found[record.readouts[0].keys.grid.prefix :], gradient.clamp(min=0).mean(0))
+        < BOUND
+    )
+
+
+@pytest.mark.parametrize("make", ["torchvision", "vit", "vit_model", "clip", "siglip"])
+def test_other_libraries_are_read_out_after_each_layer(make, pixels):
+    model = other_library(make)
+    record = capture_gradients(model, pixels, needs=["readouts"])
+    heat = LeGrad().heatmap(record)
+    assert len(record.readouts) == 2
+    assert heat.values.max() > 0
+
+
+def other_library(make):
+    if make == "torchvision":
+        from torchvision.models import VisionTransformer
+
+        return randomised(VisionTransformer(64, 16, 2, 2, 24, 48, num_classes=5))
+    import transformers as hf
+
+    sizes = {
+        "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 48, "image_size": 64, "patch_size": 16,
+    }  # fmt: skip
+    made = {
+        "vit": lambda: hf.ViTForImageClassification(hf.ViTConfig(**sizes, num_labels=5)),
+        "vit_model": lambda: hf.ViTModel(hf.ViTConfig(**sizes)),
+        "clip": lambda: hf.CLIPVisionModelWithProjection(
+            hf.CLIPVisionConfig(**sizes, projection_dim=16)
+        ),
+        "siglip": lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**sizes)),
+    }
+    return randomised(made[make]())
+
+
+def test_what_cannot_be_read_out_after_each_layer_is_refused():
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", img_size=56, depths=(1, 1), num_classes=5
+    )
+    with pytest.raises(CaptureError, match="not known how to read SwinTransformer out"):
+        capture_gradients(randomised(swin), torch.randn(3, 56, 56), needs=["readouts"])

@@ -263,7 +263,5 @@ def test_tokens_are_asked_by_what_they_are(record):
 
 
 def test_a_kind_of_token_that_is_not_there_is_named_with_those_that_are(record):
-    with pytest.raises(
-        MethodError, match="no register token asks in blocks.2.attn; .* class, mean"
-    ):
+    with pytest.raises(MethodError, match=r"no register token asks in .*class, mean"):
         RawAttention().heatmap(record, at="register")

@@ -8,10 +8,14 @@ import torch
 from PIL import Image
 from samples import dot_image
 
-from vizattn.errors import ImageError, UnknownName
+from vizattn.errors import ImageError, MethodError, UnknownName
 from vizattn.explain import explain
+from vizattn.export import _View, file_stem
+from vizattn.gradients import capture_gradients
+from vizattn.methods import GAE, METHODS
 from vizattn.models import wrap_model
 from vizattn.preprocess import Preprocess
+from vizattn.recipe import python_lines
 from vizattn.viewer import write_view
 
 
@@ -82,3 +86,48 @@ def test_a_large_picture_travels_small_and_says_its_true_size(model, tmp_path):
     assert (view["picture"]["width"], view["picture"]["height"]) == (4000, 1000)
     with Image.open(view["files"]["picture"]) as sent:
         assert sent.size == (1600, 400)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_works_through_the_service_with_its_own_target(method, model, tmp_path):
+    explanation = explain(dot_image(64, 64, 9, 9), model=model, method=method)
+    assert explanation.heatmap.values.isfinite().all()
+    if method != "attention-gradcam":  # all heads of this layer speak against its top class
+        assert explanation.heatmap.range[0] < explanation.heatmap.range[1]
+    view = write_view(explanation, tmp_path)
+    assert json.loads(json.dumps(view)) == view
+
+
+def test_a_target_goes_to_the_gradients_and_into_the_lines_that_make_the_view_again(model):
+    picture = dot_image(64, 64, 9, 9)
+    explanation = explain(picture, model=model, method="gae", target="3")
+    record = capture_gradients(model, picture, 3)
+    torch.testing.assert_close(explanation.heatmap.values, GAE().heatmap(record).values)
+    assert explanation.heatmap.made["target"] == record.target
+    lines = python_lines(explanation)
+    assert "record = va.capture_gradients(model, image, '3', needs=('attention',))" in lines
+    given = explain(picture, model=model, method="gae", target=torch.randn(5))
+    assert "va.capture_gradients(model, image, embedding, needs=" in python_lines(given)
+
+
+def test_a_target_for_a_method_that_takes_none_is_refused_with_those_that_do(model):
+    with pytest.raises(
+        MethodError, match=r"so it takes no target\. These do: gae, gradient-rollout"
+    ):
+        explain(dot_image(64, 64, 9, 9), model=model, method="rollout", target=1)
+
+
+def test_files_are_named_for_their_target_and_bars_say_percent_for_shares_alone(model):
+    picture = dot_image(64, 64, 9, 9)
+    about = {"model": model, "name": "dot.png"}
+    gae = explain(picture, method="gae", target=3, **about)
+    rolled = explain(picture, method="gradient-rollout", **about)
+    assert [file_stem(gae), file_stem(rolled)] == ["dot_gae_target-3", "dot_gradient-rollout"]
+    assert (_View(gae).look.unit, _View(gae).look.scale) == (
+        "Attention × gradient (GAE) per patch",
+        1,
+    )
+    assert (_View(rolled).look.unit, _View(rolled).look.scale) == (
+        "Gradient rollout per patch, %",
+        100,
+    )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vizattn.features import capture_features as capture_features
     from vizattn.figures import plot_heads as plot_heads
     from vizattn.frame import Frame as Frame
+    from vizattn.gradients import capture_gradients as capture_gradients
     from vizattn.grid import TokenGrid as TokenGrid
     from vizattn.heatmap import Heatmap as Heatmap
     from vizattn.images import open_image as open_image
@@ -59,6 +60,7 @@ _ROOMS = {
     "VisionModel": "models",
     "VizattnError": "errors",
     "capture": "capture",
+    "capture_gradients": "gradients",
     "explain": "explain",
     "load_model": "models",
     "open_image": "images",

@@ -77,6 +77,14 @@ def explain(
         str | None,
         typer.Option(metavar="X,Y", help="Ask from the patch under this pixel of the picture."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|INDEX",
+            help="Class that a method with gradients explains.",
+            show_default="the top class, or the embedding of a model without classes",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write to.")] = Path(),
     colours: Annotated[str, typer.Option(help="Colour map of the overlay.")] = "viridis",
     opacity: Annotated[float, typer.Option(help="Opacity of the top colour, 0 to 1.")] = 0.85,
@@ -111,6 +119,7 @@ def explain(
             method=method,
             settings=given,
             at=_pixel(at),
+            target=target,
             progress=lambda _, words: status.update(words),
         )
     for note in explanation.record.notes:

@@ -15,11 +15,14 @@ from typing import Any
 from PIL import Image
 
 from vizattn.capture import capture
+from vizattn.errors import MethodError
+from vizattn.gradients import capture_gradients
 from vizattn.heatmap import Heatmap
 from vizattn.images import ImageSource, open_image
-from vizattn.methods import Asker, Method, find_method, parse_settings
+from vizattn.methods import METHODS, Asker, Method, find_method, parse_settings
 from vizattn.models import VisionModel, load_model
 from vizattn.record import AttentionRecord
+from vizattn.targets import Target
 
 # Loaded models are kept: a few, because each holds its weights in memory.
 KEPT_MODELS = 3
@@ -39,6 +42,7 @@ class Explanation:
         model: The model that was looked into.
         at: The pixel that was asked from, ``None`` for the model's own query.
         heatmap: The map of the method's own settings.
+        target: What a method with gradients was asked to explain, ``None`` for the model's own.
     """
 
     image: Image.Image
@@ -48,6 +52,7 @@ class Explanation:
     model: VisionModel
     at: Asker | None
     heatmap: Heatmap
+    target: Target | None = None
 
     def to_html(self, path: str | Path, layers: Iterable[int] | None = None) -> Path:
         """Write one HTML file that shows this explanation, from disk and without a network.
@@ -85,6 +90,7 @@ def explain(
     method: str | Method = "raw",
     settings: Mapping[str, Any] | None = None,
     at: Asker | None = None,
+    target: Target | None = None,
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Explanation:
@@ -97,6 +103,9 @@ def explain(
         settings: Settings for a named method as people give them: text is read, and layers and
             heads count from 1.
         at: Ask from the patch under this pixel of the picture; else the model's own query.
+        target: What a method with gradients explains: a class by index or name, or an embedding to
+            compare with. By default the top class, or the embedding itself where a model has no
+            classes.
         name: How to name the picture; its file name when left out.
         progress: Called with a share from 0 to 1 and what is being done.
 
@@ -111,11 +120,26 @@ def explain(
     progress(0.05, "Loading the model")
     vision = _loaded(model) if isinstance(model, str) else model
     progress(0.3, "Looking at the picture")
-    record = capture(vision, picture)
+    record = _record(vision, picture, recipe, target)
     progress(0.7, recipe.title)
     heat = recipe.heatmap(record, at=at)
     progress(1.0, "Done")
-    return Explanation(picture, name, record, recipe, vision, at, heat)
+    return Explanation(picture, name, record, recipe, vision, at, heat, target)
+
+
+def _record(
+    model: VisionModel, picture: Image.Image, method: Method, target: Target | None
+) -> AttentionRecord:
+    """What the method needs: attention alone, or what a target depends on as well."""
+    if target is not None and method.class_agnostic:
+        known = ", ".join(name for name, each in METHODS.items() if not each.class_agnostic)
+        raise MethodError(
+            f"{method.name} is the same whatever class is asked about, so it takes no target. "
+            f"These do: {known}."
+        )
+    if not method.needs:
+        return capture(model, picture)
+    return capture_gradients(model, picture, target, needs=method.needs)
 
 
 def _silent(_share: float, _words: str) -> None:

@@ -130,7 +130,8 @@ def file_stem(explanation: Explanation) -> str:
     who = [explanation.at] if isinstance(explanation.at, str) else []
     if asked["kind"] == "patch":
         who = [f"r{asked['row'] + 1}c{asked['col'] + 1}"]
-    words = [Path(explanation.name).stem, explanation.method.name, *changed, *who]
+    target = [f"target-{explanation.target}"] if isinstance(explanation.target, int | str) else []
+    words = [Path(explanation.name).stem, explanation.method.name, *changed, *who, *target]
     return re.sub(r"[^\w.-]+", "-", "_".join(words)).strip("-.") or "picture"
 
 
@@ -143,7 +144,10 @@ class _View:
 
     @property
     def look(self) -> Look:
-        return Look(unit=f"{self.explanation.method.title} per patch, %", **self.overlay)
+        method = self.explanation.method
+        if not method.is_share:
+            return Look(unit=f"{method.title} per patch", scale=1.0, **self.overlay)
+        return Look(unit=f"{method.title} per patch, %", **self.overlay)
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vizattn.blocks import block_of
 from vizattn.capture import capture
 from vizattn.errors import CaptureError, MethodError
 from vizattn.frame import Frame
@@ -148,7 +149,7 @@ def capture_features(
     if layer is None:
         name, tokens = _last_module(module), placed(record.drawable[-1], record.drawable[-1].keys)
     else:
-        name = _block(module, record[layer].name)
+        name = block_of(module, record[layer].name)
         tokens = placed(record[layer], record[layer].queries)
     pixels, _ = model.transform(picture)
     first = next(module.parameters(), pixels)
@@ -225,30 +226,6 @@ def _last_module(module: nn.Module) -> str:
     raise CaptureError(
         f"it is not known which part of {type(module).__name__} puts its last tokens out; timm, "
         f"transformers, torchvision and vit-pytorch models are. Ask for a layer's instead."
-    )
-
-
-def _block(module: nn.Module, name: str) -> str:
-    """The block that an attention call belongs to: the nearest member of a list of modules.
-
-    Raises:
-        CaptureError: The call belongs to none, or the block is no module of its own.
-    """
-    parts = name.split(".")
-    for end in range(len(parts) - 1, 0, -1):
-        block = module.get_submodule(".".join(parts[:end]))
-        above = [
-            module.get_submodule(".".join(parts[:stop])) for stop in range(max(0, end - 2), end)
-        ]
-        if not isinstance(above[-1], nn.ModuleList | nn.Sequential):
-            continue
-        if len(above) == 2 and isinstance(above[0], nn.ModuleList):
-            continue  # attention in a pair with its MLP: the residual is added further out
-        if type(block) is not nn.ModuleList:  # a plain list is never called
-            return ".".join(parts[:end])
-    raise CaptureError(
-        f"the tokens after {name} cannot be had: the block around it is not a module of its own. "
-        f"Leave the layer out to get the model's last tokens."
     )
 
 

@@ -8,7 +8,7 @@ and parameters, flags, hooks and ``.grad`` of the caller stay as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,13 +28,15 @@ from vizattn.layers import Attention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
+from vizattn.readouts import Kept, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
-from vizattn.targets import Target, goal_of
+from vizattn.targets import Goal, Target, goal_of
 from vizattn.tracked import Tracked, track
 
-# What can be asked for: by attention outputs, what heads add to tokens, by pixels (three rules).
-ATTENTION, ADDED, PLAIN = "attention", "added", "plain"
-NEEDS = (ATTENTION, ADDED, PLAIN, *RULES)
+# What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
+# by pixels (three rules).
+ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
+NEEDS = (ATTENTION, ADDED, READOUTS, PLAIN, *RULES)
 
 # Floats of heads' contributions that are turned into coordinates at a time.
 _PART_FLOATS = 2**23
@@ -57,8 +59,9 @@ def capture_gradients(
             picture's. When left out, the top class; for a model without classes, its embedding
             along its own direction.
         needs: Any of ``attention`` (``g`` of every layer), ``added`` (what keys add to tokens,
-            ``gives``), and ``plain``, ``cp``, ``attn`` (derivatives by the pixels, see
-            ``propagation``). Each but ``added`` is one backward pass.
+            ``gives``), ``readouts`` (the model read out after each layer), and ``plain``, ``cp``,
+            ``attn`` (derivatives by the pixels, see ``propagation``). Each but ``added`` is one
+            backward pass; readings are a short one for each layer.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -75,7 +78,7 @@ def capture_gradients(
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
     size = (pixels.shape[-2], pixels.shape[-1])
-    tracked = track(model.module, pixels, inputs, model.readout)
+    tracked = track(model.module, pixels, inputs, model.readout, with_blocks=READOUTS in wanted)
     seen = tracked.seen
     kept = [
         (call, place)
@@ -84,8 +87,8 @@ def capture_gradients(
     ]
     with torch.inference_mode(False), torch.enable_grad():
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
-    by_pixels = _ask(tracked, Graph(goal.scalar), [call for call, _ in kept], wanted)
-    for call, _ in kept:
+    by_pixels, readings = _ask(tracked, goal, kept, wanted)
+    for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
         _let_go(call)
     layers = layers_of(seen, model, frame, size)
     if ADDED in wanted:
@@ -100,13 +103,15 @@ def capture_gradients(
         goal.words if set(wanted) - {ADDED} else "",
         tracked.leaf.detach()[0] if by_pixels else None,
         by_pixels,
+        layers_of_readings(readings, layers, kept),
     )
 
 
 def _ask(
-    tracked: Tracked, graph: Graph, calls: Sequence[AttentionCall], wanted: tuple[str, ...]
-) -> dict[str, Tensor]:
-    """One backward pass for each thing that is wanted; returns what came to the pixels."""
+    tracked: Tracked, goal: Goal, kept: Kept, wanted: tuple[str, ...]
+) -> tuple[dict[str, Tensor], list[tuple[int, AttentionCall]]]:
+    """One backward pass for each thing that is wanted; what came to the pixels, and readings."""
+    graph, calls = Graph(goal.scalar), [call for call, _ in kept]
     with torch.inference_mode(False), torch.enable_grad():
         nodes = graph.nodes_of(calls)
         if ADDED in wanted:
@@ -116,12 +121,14 @@ def _ask(
             found = graph.gradients(nodes, keep=True)
             for call, gradient in zip(calls, found, strict=True):
                 call.gradient = gradient.mT if call.is_turned else gradient
+        readings = read_out(tracked, goal, kept, nodes) if READOUTS in wanted else []
         attention = {node: call.is_turned for node, call in zip(nodes, calls, strict=True)}
-        return {
+        by_pixels = {
             rule: _by_pixels(rule, graph, tracked.leaf, attention)
             for rule in (PLAIN, *RULES)
             if rule in wanted
         }
+    return by_pixels, readings
 
 
 def _by_pixels(
@@ -141,7 +148,7 @@ def _let_go(call: AttentionCall) -> None:
     call.output = None
 
 
-def _grid(kept: Sequence[tuple[AttentionCall, CallPlace]]) -> TokenGrid | None:
+def _grid(kept: Kept) -> TokenGrid | None:
     """The grid of the last keys that lie on the picture."""
     grids = [place.keys.grid for _, place in kept if place.keys is not None]
     return grids[-1] if grids else None

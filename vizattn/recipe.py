@@ -37,7 +37,7 @@ def python_lines(explanation: Explanation, **look: Any) -> str:
             "",
             *_model_lines(explanation),
             f"image = va.open_image({explanation.name!r})",
-            "record = va.capture(model, image)",
+            _capture_line(explanation),
             f"assert record.input_size == {size!r}, record.input_size",
             f"method = va.METHODS[{explanation.method.name!r}]({settings})",
             f"heat = method.heatmap(record{at})",
@@ -46,6 +46,16 @@ def python_lines(explanation: Explanation, **look: Any) -> str:
             "",
         ]
     )
+
+
+def _capture_line(explanation: Explanation) -> str:
+    needs, target = explanation.method.needs, explanation.target
+    if not needs:
+        return "record = va.capture(model, image)"
+    words = ""
+    if target is not None:  # an embedding is its owner's, as a wrapped module is
+        words = f", {target!r}" if isinstance(target, int | str) else ", embedding"
+    return f"record = va.capture_gradients(model, image{words}, needs={needs!r})"
 
 
 def _model_lines(explanation: Explanation) -> list[str]:

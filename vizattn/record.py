@@ -36,6 +36,9 @@ class AttentionRecord(Sequence[Attention]):
         pixels: What the model saw, ``[3, height, width]``, where gradients by it were asked for.
         input_gradients: Derivatives of the target by the pixels, by the rule they were made with:
             ``plain``, or a rule of relevance propagation (``propagation``).
+        readouts: The layers once more, as if the model had been read out after each: their ``g`` is
+            the derivative of that reading. Of a model with a pooling head, the head's own attention
+            to the tokens after each layer.
     """
 
     layers: tuple[Attention, ...]
@@ -47,6 +50,7 @@ class AttentionRecord(Sequence[Attention]):
     target: str = ""
     pixels: Float[Tensor, "3 height width"] | None = None
     input_gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    readouts: tuple[Attention, ...] = ()
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -103,15 +107,7 @@ class AttentionRecord(Sequence[Attention]):
         path = Path(path)
         path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
         arrays: dict[str, np.ndarray] = {"meta": np.array(json.dumps(self._meta()))}
-        for index, layer in enumerate(self.layers):
-            for name in layer.tensors:
-                tensor = getattr(layer, name)
-                if tensor is not None:
-                    arrays[f"layer{index:03d}.{name}"] = _to_array(tensor)
-            for side in ("queries", "keys"):
-                tokens = getattr(layer, side)
-                if tokens is not None and tokens.index is not None:
-                    arrays[f"layer{index:03d}.{side}.index"] = _to_array(tokens.index)
+        arrays |= _layer_arrays("layer", self.layers) | _layer_arrays("readout", self.readouts)
         if self.output is not None:
             arrays["output"] = _to_array(self.output)
         arrays |= {f"input.{name}": _to_array(x) for name, x in self.input_gradients.items()}
@@ -162,25 +158,14 @@ class AttentionRecord(Sequence[Attention]):
             "notes": self.notes,
             "target": self.target,
             "layers": [_layer_meta(layer) for layer in self.layers],
+            "readouts": [_layer_meta(layer) for layer in self.readouts],
         }
 
     @classmethod
     def _from_arrays(cls, arrays: dict[str, np.ndarray]) -> AttentionRecord:
         meta = json.loads(str(arrays["meta"]))
-        layers = []
-        for index, settings in enumerate(meta["layers"]):
-            form = DenseAttention if settings.pop("form") == "dense" else LayerAttention
-            prefix = f"layer{index:03d}."
-            kept: dict[str, Any] = {
-                name.removeprefix(prefix): torch.from_numpy(array)
-                for name, array in arrays.items()
-                if name.startswith(prefix)
-            }
-            for side in ("queries", "keys"):
-                settings[side] = _tokens_from(settings[side], kept.pop(f"{side}.index", None))
-            layers.append(form(**settings, **kept))
         return cls(
-            tuple(layers),
+            _layers_from("layer", meta["layers"], arrays),
             Frame(**meta["frame"]),
             (meta["input_size"][0], meta["input_size"][1]),
             meta["model"],
@@ -193,7 +178,41 @@ class AttentionRecord(Sequence[Attention]):
                 for name, array in arrays.items()
                 if name.startswith("input.")
             },
+            _layers_from("readout", meta.get("readouts", []), arrays),
         )
+
+
+def _layer_arrays(kind: str, layers: Sequence[Attention]) -> dict[str, np.ndarray]:
+    """The tensors of some layers, by kind, number and name."""
+    arrays: dict[str, np.ndarray] = {}
+    for index, layer in enumerate(layers):
+        for name in layer.tensors:
+            tensor = getattr(layer, name)
+            if tensor is not None:
+                arrays[f"{kind}{index:03d}.{name}"] = _to_array(tensor)
+        for side in ("queries", "keys"):
+            tokens = getattr(layer, side)
+            if tokens is not None and tokens.index is not None:
+                arrays[f"{kind}{index:03d}.{side}.index"] = _to_array(tokens.index)
+    return arrays
+
+
+def _layers_from(
+    kind: str, metas: Sequence[dict[str, Any]], arrays: Mapping[str, np.ndarray]
+) -> tuple[Attention, ...]:
+    layers: list[Attention] = []
+    for index, settings in enumerate(metas):
+        form = DenseAttention if settings.pop("form") == "dense" else LayerAttention
+        prefix = f"{kind}{index:03d}."
+        kept: dict[str, Any] = {
+            name.removeprefix(prefix): torch.from_numpy(array)
+            for name, array in arrays.items()
+            if name.startswith(prefix)
+        }
+        for side in ("queries", "keys"):
+            settings[side] = _tokens_from(settings[side], kept.pop(f"{side}.index", None))
+        layers.append(form(**settings, **kept))
+    return tuple(layers)
 
 
 def _layer_meta(layer: Attention) -> dict[str, Any]:

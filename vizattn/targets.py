@@ -37,10 +37,12 @@ class Goal:
     Attributes:
         scalar: The number, with its graph.
         words: What it is, for a sentence.
+        direction: What the model's vector is multiplied with to get it.
     """
 
     scalar: Float[Tensor, ""]
     words: str
+    direction: Float[Tensor, " number"]
 
 
 def goal_of(
@@ -74,8 +76,8 @@ def goal_of(
             f"embedding of {len(vector)} numbers. Leave the target out to ask what made the "
             f"embedding, or give another embedding to compare with."
         )
-    length = (vector * _unit(vector)).sum()
-    return Goal(length, "the embedding along its own direction")
+    own = _unit(vector)
+    return Goal((vector * own).sum(), "the embedding along its own direction", own)
 
 
 def class_index(target: int | str, labels: Sequence[str], count: int) -> int:
@@ -115,7 +117,9 @@ def _logit(vector: Tensor, labels: Sequence[str], target: int | str | None) -> G
     index = int(vector.argmax()) if target is None else class_index(target, names, len(vector))
     name = f"{names[index].split(',')[0]!r}" if names else f"{index}"
     top = ", the top class," if target is None else ""
-    return Goal(vector[index], f"class {name}{top} with logit {float(vector[index].detach()):.3g}")
+    logit, one_hot = float(vector[index].detach()), torch.zeros_like(vector.detach())
+    one_hot[index] = 1
+    return Goal(vector[index], f"class {name}{top} with logit {logit:.3g}", one_hot)
 
 
 def _towards(vector: Tensor, other: Tensor) -> Goal:
@@ -126,7 +130,8 @@ def _towards(vector: Tensor, other: Tensor) -> Goal:
         )
     direction = _unit(other.flatten().to(vector))
     cosine = float(_unit(vector) @ direction)
-    return Goal((vector * direction).sum(), f"the given embedding, cosine {cosine:.2f}")
+    words = f"the given embedding, cosine {cosine:.2f}"
+    return Goal((vector * direction).sum(), words, direction)
 
 
 def _unit(vector: Tensor) -> Tensor:

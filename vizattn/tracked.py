@@ -9,12 +9,16 @@ anybody's ``.grad``. The picture is a copy, and the only leaf of the graph.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vizattn.blocks import block_of
 from vizattn.errors import CaptureError
 from vizattn.gate import Gate
 from vizattn.observation import (
@@ -37,14 +41,23 @@ class Tracked:
     Attributes:
         seen: What was seen; calls hold their outputs, and everything holds the graph.
         leaf: The pixels that went in, ``[1, 3, height, width]``.
+        twin: The module that ran.
+        blocks: What each block put out, by the name of the block, where that was asked for.
     """
 
     seen: Observation
     leaf: Tensor
+    twin: nn.Module
+    blocks: dict[str, Any]
 
 
 def track(
-    module: nn.Module, pixels: Tensor, inputs: dict[str, Any] | None = None, readout: str = ""
+    module: nn.Module,
+    pixels: Tensor,
+    inputs: dict[str, Any] | None = None,
+    readout: str = "",
+    *,
+    with_blocks: bool = False,
 ) -> Tracked:
     """Run a module once on the pixels of one picture, ``[3, height, width]``, with gradients.
 
@@ -65,7 +78,8 @@ def track(
         batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
         leaf = batch.detach().clone().requires_grad_()
         recorder = Recorder(twin, keep_outputs=True)
-        with Gate(recorder) if known.by_gate else recorder:
+        names = _blocks(twin, known) if with_blocks else []
+        with _outputs_of(twin, names) as blocks, Gate(recorder) if known.by_gate else recorder:
             output = run_module(twin, leaf, inputs)
     signature = signature_of(recorder.calls)
     if signature != known.signature:  # another picture may have gone another way
@@ -76,7 +90,36 @@ def track(
             f"and {len(known.signature)} without, or not the same ones. "
             f"Is activation checkpointing on? Methods that need no gradient, such as rollout, work."
         )
-    return Tracked(Observation(recorder.calls, known.places, recorder.unrecorded, output), leaf)
+    seen = Observation(recorder.calls, known.places, recorder.unrecorded, output)
+    return Tracked(seen, leaf, twin, blocks)
+
+
+def _blocks(module: nn.Module, known: Known) -> list[str]:
+    """The blocks around all attention calls; a pooling head's belongs to none."""
+    names = []
+    for caller, *_ in known.signature:
+        with suppress(CaptureError):
+            names.append(block_of(module, caller))
+    return names
+
+
+@contextmanager
+def _outputs_of(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """What some parts of a module return; the hooks are gone afterwards, whatever happens."""
+    found: dict[str, Any] = {}
+
+    def keep(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        found[name] = output
+
+    hooks = [
+        module.get_submodule(name).register_forward_hook(partial(keep, name))
+        for name in dict.fromkeys(names)
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _look(module: nn.Module, pixels: Tensor, inputs: dict[str, Any], readout: str) -> Known:

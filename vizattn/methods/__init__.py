@@ -9,6 +9,7 @@ from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.gae import GAE
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
+from vizattn.methods.legrad import LeGrad
 from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
@@ -26,6 +27,7 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        LeGrad,
         AttentionGradCAM,
         CPLRP,
         AttnLRP,
@@ -55,6 +57,7 @@ __all__ = [
     "GradientInput",
     "GradientRollout",
     "LayerMaps",
+    "LeGrad",
     "Method",
     "Pixel",
     "Query",

@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from vizattn.attention import tile_length
 from vizattn.errors import MethodError
 from vizattn.layers import Attention, DenseAttention, LayerAttention
 from vizattn.windows import put, take, windows_per_token
@@ -79,6 +80,16 @@ def tiles_of(layer: Attention) -> Iterator[Tile]:
         seen = (layer.keys.index >= 0).repeat_interleave(layer.n_heads, 0).unsqueeze(1)
     for part, weights in layer.core_tiles():
         yield Tile(layer, part, weights if seen is None else weights * seen)
+
+
+def gradient_tiles(layer: Attention) -> Iterator[tuple[slice, Float[Tensor, "lead query key"]]]:
+    """Derivatives by all weights of a layer, a few query positions at a time; 0 for filling."""
+    g, v = gradient_and_values(layer)
+    lead, n_queries, n_keys = layer.core_shape
+    length = tile_length(lead, n_keys)
+    for start in range(0, n_queries, length):
+        part = slice(start, min(start + length, n_queries))
+        yield part, g[:, part].float() @ v.float().mT
 
 
 def carry(
