@@ -76,19 +76,54 @@ def observe(
     Raises:
         CaptureError: The module is in training mode, or attends by code that PyTorch compiles.
     """
-    module = _original(module)
+    module = original(module)
     _refuse_training(module)
-    first = next(module.parameters(), pixels)
-    batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
-    key = (tuple(batch.shape), tuple(sorted(inputs or {})), readout)
+    batch = _as_taken(module, pixels.unsqueeze(0))
+    key = _key(pixels, inputs or {}, readout)
     known = _KNOWN.setdefault(module, {}).get(key)
     if known is not None:
-        recorder = Recorder(module, keep_outputs=keep_outputs)
-        with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
-            output = _run(module, batch, inputs or {})
-        if known.signature == _signature(recorder.calls):
-            return Observation(recorder.calls, known.places, recorder.unrecorded, output)
+        seen = _watch(module, batch, inputs or {}, known, keep_outputs)
+        if known.signature == _signature(seen.calls):
+            return seen
     return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
+
+
+def observe_together(module: nn.Module, pixels: Tensor, readout: str = "") -> Observation | None:
+    """Run a module once on several pictures, ``[batch, 3, height, width]``, and look.
+
+    The calls are those of all pictures at once, their places those of one picture. ``None`` where
+    they are not known from a look at a single one, or can change from picture to picture.
+    """
+    module = original(module)
+    _refuse_training(module)
+    known = _KNOWN.setdefault(module, {}).get(_key(pixels[0], {}, readout))
+    if known is None:
+        return None
+    return _watch(module, _as_taken(module, pixels), {}, known)
+
+
+def _watch(
+    module: nn.Module,
+    batch: Tensor,
+    inputs: dict[str, Any],
+    known: _Known,
+    keep_outputs: bool = False,
+) -> Observation:
+    """One pass whose places are known already."""
+    recorder = Recorder(module, keep_outputs=keep_outputs)
+    with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
+        output = _run(module, batch, inputs)
+    return Observation(recorder.calls, known.places, recorder.unrecorded, output)
+
+
+def _key(pixels: Tensor, inputs: dict[str, Any], readout: str) -> Any:
+    return (1, *pixels.shape), tuple(sorted(inputs)), readout
+
+
+def _as_taken(module: nn.Module, batch: Tensor) -> Tensor:
+    """Pixels on the device and in the precision of the module."""
+    first = next(module.parameters(), batch)
+    return batch.to(device=first.device, dtype=first.dtype)
 
 
 def _trace(
@@ -193,7 +228,7 @@ def _files(error: BaseException) -> str:
     return " ".join(frame.filename for frame in traceback.extract_tb(error.__traceback__))
 
 
-def _original(module: nn.Module) -> nn.Module:
+def original(module: nn.Module) -> nn.Module:
     """The module inside a wrapper that splits batches over devices or holds compiled code."""
     while True:
         inner = getattr(module, "_orig_mod", None)
