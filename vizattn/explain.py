@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,12 @@ def explain(
         VizattnError: With a sentence for people; nothing is changed or lost.
     """
     name = name or (Path(image).name if isinstance(image, str | Path) else "picture")
-    recipe = _recipe(method, settings or {})  # cheap checks first
+    recipe = recipe_of(method, settings or {})  # cheap checks first
     progress = progress or _silent
     progress(0.0, "Opening the picture")
     picture = open_image(image)
     progress(0.05, "Loading the model")
-    vision = _loaded(model) if isinstance(model, str) else model
+    vision = model_named(model) if isinstance(model, str) else model
     progress(0.3, "Looking at the picture")
     record = capture(vision, picture)
     progress(0.7, recipe.title)
@@ -122,7 +122,8 @@ def _silent(_share: float, _words: str) -> None:
     """Nobody is watching."""
 
 
-def _recipe(method: str | Method, settings: Mapping[str, Any]) -> Method:
+def recipe_of(method: str | Method, settings: Mapping[str, Any]) -> Method:
+    """A method with its settings, from a name and settings as people give them."""
     if isinstance(method, Method):
         return method
     found = find_method(method)
@@ -130,10 +131,12 @@ def _recipe(method: str | Method, settings: Mapping[str, Any]) -> Method:
 
 
 @lru_cache(maxsize=KEPT_MODELS)
-def _loaded(name: str) -> VisionModel:
+def model_named(name: str) -> VisionModel:
+    """A model by its name; a few are kept."""
     return load_model(name)
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -6,7 +6,7 @@ attended to shows the picture and not a dark veil. Colour maps are perceptually 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -84,19 +84,37 @@ def overlay(
     """
     if not 0 <= opacity <= 1:
         raise MethodError(f"opacity runs from 0 to 1; got {opacity}.")
-    table = colour_table(colours)
+    blends = _blends(colours, opacity)
     top = heat.quantile(TOP_PERCENTILE) if top is None else top
     placed = heat.frame.place(heat.values, *image.size, smooth=smooth)
-    index = colour_indices(placed, top).numpy()
-    picture = np.asarray(image.convert("L").convert("RGB") if grey else image, dtype=np.float32)
-    alpha = (opacity * index.astype(np.float32) / 255)[..., None]
-    mixed = picture * (1 - alpha) + table[index] * alpha
+    index = colour_indices(placed, top).numpy().astype(np.uint16) << 8
+    drawn: np.ndarray
+    if grey:
+        light = np.asarray(image.convert("L"))
+        drawn = np.take(blends.reshape(-1, 3), index | light, axis=0)
+        picture = np.broadcast_to(light[..., None], drawn.shape)
+    else:
+        picture = np.asarray(image)
+        by_channel = blends.reshape(-1, 3).T
+        drawn = np.stack([by_channel[c][index | picture[..., c]] for c in range(3)], axis=-1)
     unseen = torch.isnan(placed).numpy()
-    mixed[unseen] = _dim(picture[unseen])
+    if unseen.any():
+        drawn[unseen] = _DIMMED[picture[unseen]]
+    return drawn
+
+
+@lru_cache(maxsize=16)
+def _blends(colours: str, opacity: float) -> UInt8[np.ndarray, "256 256 3"]:
+    """What every colour of a map makes of every light of a picture: ``[colour, light, RGB]``.
+
+    There are but so many pairs, so that a picture of millions of pixels takes no arithmetic.
+    """
+    alpha = (opacity * np.arange(256, dtype=np.float32) / 255)[:, None, None]
+    light = np.arange(256, dtype=np.float32)[None, :, None]
+    mixed = light * (1 - alpha) + colour_table(colours)[:, None, :] * alpha
     drawn: np.ndarray = np.round(mixed).astype(np.uint8)
     return drawn
 
 
-def _dim(picture: np.ndarray) -> np.ndarray:
-    """Fade towards white: visibly outside, still recognisable."""
-    return picture * 0.35 + 255 * 0.65
+# Faded towards white: visibly outside, still recognisable.
+_DIMMED = np.round(np.arange(256, dtype=np.float32) * 0.35 + 255 * 0.65).astype(np.uint8)

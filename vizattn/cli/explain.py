@@ -1,18 +1,28 @@
-"""``vizattn explain``: where a model looks in a picture."""
+"""``vizattn explain``: where a model looks in a picture, in many, or in a video."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vizattn.cli.console import Size, Weights, model_of, out
 
+if TYPE_CHECKING:
+    from vizattn.many.run import Asked
+
 
 def explain(
-    context: typer.Context,
-    picture: Annotated[Path, typer.Argument(help="The picture to look at.")],
+    pictures: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PICTURE|FOLDER|PATTERN|VIDEO...",
+            help="What to look at; folders are searched with all that is in them.",
+        ),
+    ],
     model: Annotated[str, typer.Option(help="Model by name.")] = "vizattn/dinov2-small",
     weights: Weights = "pretrained",
     size: Size = None,
@@ -32,14 +42,28 @@ def explain(
     opacity: Annotated[float, typer.Option(help="Opacity of the top colour, 0 to 1.")] = 0.85,
     smooth: Annotated[bool, typer.Option(help="Interpolate between patches.")] = False,
     format: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAMES",
-            help="What to write: png, npz, pdf, svg, gif, mp4, json, py, with commas between.",
+            help="What to write, with commas between: png, npz, pdf, svg, gif, mp4, json, py; "
+            "of a video mp4, gif, npz.",
+            show_default="png,npz; of a video mp4",
         ),
-    ] = "png,npz",
+    ] = None,
+    again: Annotated[bool, typer.Option(help="Of many pictures: also what is there.")] = False,
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Pictures in one pass of the model.", min=1, show_default="by size"),
+    ] = None,
 ) -> None:
     """Write where a model looks in a picture: an overlay as PNG, the true numbers as NPZ.
+
+    Of a folder, of a pattern in quotes or of several files, every picture is written, sub-folders
+    kept. What is there already is not done again, so that the same command goes on where it was
+    stopped; vizattn.jsonl in the output folder says what is there.
+
+    A video becomes a video, and so does a GIF that moves: every frame with its own map, all of them
+    on one scale.
 
     More with --format: pdf and svg are figures of all heads of the layer, gif and mp4 films through
     the layers, json the manifest, py the Python lines that make the same view.
@@ -47,45 +71,100 @@ def explain(
     Every setting of the method is a flag of its own, such as --residual 0.6 for rollout;
     `vizattn methods` lists them.
     """
-    from vizattn.explain import explain as look
-    from vizattn.export import check_formats, save_explanation
-
-    formats = check_formats(name.strip() for name in format.split(","))
-    given = _flags(context.args) | {
+    words, flags = _flags(pictures)
+    given = flags | {
         key: value for key, value in {"layer": layer, "head": head}.items() if value is not None
     }
-    with out.status("Looking", spinner="dots") as status:
-        explanation = look(
-            picture,
-            model=model_of(model, weights, size),
-            method=method,
-            settings=given,
-            at=_pixel(at),
-            progress=lambda _, words: status.update(words),
-        )
-    for note in explanation.record.notes:
-        out.print(f"Note: {note}.", markup=False)
-    out.print(explanation.heatmap.sentence, markup=False)
-    if explanation.heatmap.is_nearly_flat:
-        out.print("The map is nearly flat: what a stretched scale shows is noise.", markup=False)
-    options: dict[str, Any] = {"colours": colours, "opacity": opacity, "smooth": smooth}
-    for path in save_explanation(explanation, output, formats=formats, **options):
-        out.print(f"wrote {path}", markup=False)
+    look: dict[str, Any] = {"colours": colours, "opacity": opacity, "smooth": smooth}
+    request = _Request((model, weights, size), method, given, at, look, format)
+    from vizattn.many.sources import are_many
+
+    if are_many(words):
+        request.look_at_many(words, output, again=again, batch=batch)
+    else:
+        request.look_at_one(words[0], output)
 
 
-def _flags(words: list[str]) -> dict[str, str]:
-    """``--residual 0.6`` and ``--residual=0.6`` as names and values of settings."""
+@dataclass(frozen=True)
+class _Request:
+    """What was asked on the command line, of whatever it is asked."""
+
+    model: tuple[str, str, int | None]
+    method: str
+    settings: dict[str, Any]
+    at: str | None
+    look: dict[str, Any]
+    format: str | None
+
+    def look_at_one(self, picture: str, output: Path) -> None:
+        """One picture: says what is shown, and the files."""
+        from vizattn.explain import explain as look
+        from vizattn.export import check_formats, save_explanation
+
+        formats = check_formats(self.formats("png,npz"))
+        with out.status("Looking", spinner="dots") as status:
+            explanation = look(
+                picture,
+                model=model_of(*self.model),
+                method=self.method,
+                settings=self.settings,
+                at=_pixel(self.at),
+                progress=lambda _, words: status.update(words),
+            )
+        for note in explanation.record.notes:
+            out.print(f"Note: {note}.", markup=False)
+        heat = explanation.heatmap
+        out.print(heat.sentence, markup=False)
+        if heat.is_nearly_flat:
+            out.print(
+                "The map is nearly flat: what a stretched scale shows is noise.", markup=False
+            )
+        for path in save_explanation(explanation, output, formats=formats, **self.look):
+            out.print(f"wrote {path}", markup=False)
+
+    def look_at_many(
+        self, words: list[str], output: Path, *, again: bool, batch: int | None
+    ) -> None:
+        """Every picture that the words name."""
+        from vizattn.cli.many import explain_pictures
+        from vizattn.export import check_formats
+
+        asked = self.asked(check_formats(self.formats("png,npz")))
+        explain_pictures(words, output, asked, again=again, batch=batch)
+
+    def asked(self, formats: tuple[str, ...]) -> Asked:
+        """The same, with names made into things: cheap checks first, then the model is loaded."""
+        from vizattn.explain import model_named, recipe_of
+        from vizattn.many.run import Asked
+
+        method, at = recipe_of(self.method, self.settings), _pixel(self.at)
+        with out.status("Loading the model", spinner="dots"):
+            model = model_of(*self.model)
+            loaded = model_named(model) if isinstance(model, str) else model
+        return Asked(loaded, method, at, formats, self.look, self.model[1])
+
+    def formats(self, default: str) -> Iterable[str]:
+        """Names of formats as they were typed."""
+        return (name.strip() for name in (self.format or default).split(","))
+
+
+def _flags(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Pictures; and ``--residual 0.6`` and ``--residual=0.6`` as names and values of settings."""
+    pictures: list[str] = []
     given: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
-            raise typer.BadParameter(f"got {word!r}; settings are written --name value.")
+            pictures.append(word)
+            continue
         name, equals, value = word[2:].partition("=")
         value = value if equals else next(rest, "")
         if not value:
             raise typer.BadParameter(f"--{name} needs a value.")
         given[name.replace("-", "_")] = value
-    return given
+    if not pictures:
+        raise typer.BadParameter("no picture was named.")
+    return pictures, given
 
 
 def _pixel(text: str | None) -> tuple[float, float] | None:
