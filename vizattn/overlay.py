@@ -84,18 +84,18 @@ def overlay(
     """
     if not 0 <= opacity <= 1:
         raise MethodError(f"opacity runs from 0 to 1; got {opacity}.")
-    blends = _blends(colours, opacity)
+    mixed = blends(colours, opacity)
     top = heat.quantile(TOP_PERCENTILE) if top is None else top
     placed = heat.frame.place(heat.values, *image.size, smooth=smooth)
     index = colour_indices(placed, top).numpy().astype(np.uint16) << 8
     drawn: np.ndarray
     if grey:
         light = np.asarray(image.convert("L"))
-        drawn = np.take(blends.reshape(-1, 3), index | light, axis=0)
+        drawn = np.take(mixed.reshape(-1, 3), index | light, axis=0)
         picture = np.broadcast_to(light[..., None], drawn.shape)
     else:
         picture = np.asarray(image)
-        by_channel = blends.reshape(-1, 3).T
+        by_channel = mixed.reshape(-1, 3).T
         drawn = np.stack([by_channel[c][index | picture[..., c]] for c in range(3)], axis=-1)
     unseen = torch.isnan(placed).numpy()
     if unseen.any():
@@ -104,7 +104,7 @@ def overlay(
 
 
 @lru_cache(maxsize=16)
-def _blends(colours: str, opacity: float) -> UInt8[np.ndarray, "256 256 3"]:
+def blends(colours: str, opacity: float) -> UInt8[np.ndarray, "256 256 3"]:
     """What every colour of a map makes of every light of a picture: ``[colour, light, RGB]``.
 
     There are but so many pairs, so that a picture of millions of pixels takes no arithmetic.

@@ -77,9 +77,13 @@ def explain(
     }
     look: dict[str, Any] = {"colours": colours, "opacity": opacity, "smooth": smooth}
     request = _Request((model, weights, size), method, given, at, look, format)
+    from vizattn.many.frames import is_video
     from vizattn.many.sources import are_many
 
-    if are_many(words):
+    videos = [Path(word) for word in words if is_video(Path(word))]
+    if len(videos) == len(words):
+        request.look_at_films(videos, output, again=again, batch=batch)
+    elif are_many(words):
         request.look_at_many(words, output, again=again, batch=batch)
     else:
         request.look_at_one(words[0], output)
@@ -131,6 +135,15 @@ class _Request:
 
         asked = self.asked(check_formats(self.formats("png,npz")))
         explain_pictures(words, output, asked, again=again, batch=batch)
+
+    def look_at_films(
+        self, videos: list[Path], output: Path, *, again: bool, batch: int | None
+    ) -> None:
+        """Every frame of the videos."""
+        from vizattn.cli.many import explain_films
+
+        asked = self.asked(tuple(dict.fromkeys(self.formats("mp4"))))
+        explain_films(videos, output, asked, again=again, batch=batch)
 
     def asked(self, formats: tuple[str, ...]) -> Asked:
         """The same, with names made into things: cheap checks first, then the model is loaded."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from vizattn.cli.console import errors, out
-from vizattn.cli.progress import bar, rate
+from vizattn.cli.progress import bar, bars, rate
 
 if TYPE_CHECKING:
     from vizattn.many.journal import Journal
@@ -63,3 +63,37 @@ def _say(outcome: Outcome, folder: Path, seconds: float) -> None:
     if outcome.failed:
         n_all = outcome.skipped + outcome.written + len(outcome.failed)
         errors.print(f"vizattn: {len(outcome.failed)} of {n_all} could not be looked at.")
+
+
+def explain_films(
+    videos: Sequence[Path], folder: Path, asked: Asked, *, again: bool, batch: int | None
+) -> None:
+    """Look at every frame of some videos and write them with the maps laid over.
+
+    Raises:
+        VizattnError: What is asked cannot be done.
+        Exit: With 130 when it was interrupted.
+    """
+    from vizattn.many.video import explain_video
+
+    for note in asked.model.notes:
+        out.print(f"Note: {note}.", markup=False)
+    for video in videos:
+        try:
+            with bars("frames") as progress:
+                film = explain_video(
+                    video, folder, asked, again=again, batch=batch, progress=progress
+                )
+        except KeyboardInterrupt:
+            errors.print("Stopped. Nothing was written of the video that was being looked at.")
+            raise typer.Exit(130) from None
+        if film is None:
+            out.print(f"{video} was there already; --again does it again.", markup=False)
+            continue
+        out.print(f"First frame: {film.sentence}", markup=False)
+        out.print(
+            f"{film.n_frames} frames on one scale: the last colour from {100 * film.top:.3g} % "
+            f"a patch upwards.", markup=False,
+        )  # fmt: skip
+        for path in film.files:
+            out.print(f"wrote {path}", markup=False)

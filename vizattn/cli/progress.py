@@ -11,6 +11,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -42,6 +43,13 @@ def rate(speed: float, things: str) -> str:
 @contextmanager
 def bar(words: str, total: int, things: str) -> Iterator[Callable[[int], None]]:
     """Shows how much is done; what it gives is called with the number of things done."""
+    with bars(things) as progress:
+        yield lambda done: progress(words, done, total)
+
+
+@contextmanager
+def bars(things: str) -> Iterator[Callable[[str, int, int], None]]:
+    """The same for several kinds of work, one after the other, each called by its words."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -49,6 +57,12 @@ def bar(words: str, total: int, things: str) -> Iterator[Callable[[int], None]]:
         _Rate(things),
         TimeRemainingColumn(),
     )
+    tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as shown:
-        task = shown.add_task(words, total=total)
-        yield lambda done: shown.update(task, completed=done)
+
+        def progress(words: str, done: int, total: int) -> None:
+            if words not in tasks:
+                tasks[words] = shown.add_task(words, total=total or None)
+            shown.update(tasks[words], completed=done, total=total or None)
+
+        yield progress

@@ -7,10 +7,11 @@ runs; a process would first load PyTorch again and then send every picture throu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 from PIL import Image
 from torch import Tensor
@@ -20,6 +21,9 @@ from vizattn.frame import Frame
 from vizattn.images import open_image
 from vizattn.many.sources import Source
 from vizattn.models.vision import Transform
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 WORKERS = 2
 
@@ -76,17 +80,30 @@ def prepared(
         except Exception as error:  # one bad file does not stop the others
             return Failed(source, error)
 
+    return read_ahead(sources, read, workers)
+
+
+def read_ahead(
+    items: Iterable[Item], read: Callable[[Item], Result], workers: int = WORKERS
+) -> Iterator[Result]:
+    """What other threads make of the next few items, in their order."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="read")
     try:
-        remaining = iter(sources)
-        ahead: deque[Future[Prepared | Failed]] = deque()
-        ahead.extend(pool.submit(read, source) for source in islice(remaining, 2 * workers))
+        remaining = iter(items)
+        ahead = deque(pool.submit(read, item) for item in islice(remaining, 2 * workers))
         while ahead:
             done = ahead.popleft().result()
-            ahead.extend(pool.submit(read, source) for source in islice(remaining, 1))
+            ahead.extend(pool.submit(read, item) for item in islice(remaining, 1))
             yield done
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_groups(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Items that all are of one kind, as many together as the first of them says."""
+    remaining = iter(items)
+    for first in remaining:
+        yield [first, *islice(remaining, size(first) - 1)]
 
 
 def batches(
