@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parent.parent
@@ -173,6 +174,50 @@ def measure_view(page: Page) -> None:
     measure_memory(page)
 
 
+def measure_rows(page: Page, grid: str) -> None:
+    """Rows of one head, and hovers with every head's row, of the view on show."""
+    page.evaluate(f"() => {{ {HOVER} }}")
+    page.wait_for_function("__vizattn.resolved().kind === 'patch'")
+    page.wait_for_timeout(300)
+    say(f"{grid}: one row of one head", page.evaluate("__vizattn.timeRows(200)"))
+    painted, drawn = draws(page, HOVER)
+    say(f"{grid}: hover, all heads answer, whole view redrawn", drawn)
+    say(f"{grid}: hover to paint", painted)
+
+
+def measure_rollout(page: Page) -> None:
+    """From pointing at a patch until the server's rollout is on show."""
+    page.click("#vizattn-method input")
+    page.click('#vizattn-method [role="option"] >> nth=1')
+    page.click("#vizattn-run")
+    page.wait_for_function("document.querySelector('.summary').innerText.includes('ollout')")
+    page.wait_for_timeout(1500)
+    times = []
+    for _ in range(12):
+        start = time.perf_counter()
+        with page.expect_response(lambda answer: "component_server" in answer.url):
+            page.evaluate(f"() => {{ {HOVER} }}")
+        page.wait_for_function(
+            "(({kind, late}) => kind === 'patch' && !late)(__vizattn.resolved())", polling=5
+        )
+        times.append(1000 * (time.perf_counter() - start))
+    say("rollout from a patch, the first time", times[:1])
+    say("rollout from a patch, later", times[1:])
+
+
+def measure_large(page: Page, folder: Path) -> None:
+    """A file of its own with 73 × 73 patches, opened from disk."""
+    from vizattn import explain, load_model
+
+    model = load_model("vizattn/dinov2-small", size=1022)
+    square = Image.open(ROOT / "assets/examples/astronaut.jpg").resize((1022, 1022))
+    path = explain(square, model=model).to_html(folder / "large.html", layers=[11])
+    page.goto(path.as_uri())
+    page.wait_for_selector(".va-viewer[data-state=open]")
+    page.wait_for_timeout(3000)
+    measure_rows(page, "73 × 73")
+
+
 def measure_play(page: Page) -> None:
     """Animation frames while the layers play."""
     page.focus('[data-part="stage"]')
@@ -206,6 +251,10 @@ def main() -> None:
         measure_start(page, address)
         look_at(page, picture)
         measure_view(page)
+        measure_rollout(page)
+        with tempfile.TemporaryDirectory() as folder:
+            # such a file lets nobody evaluate scripts, which is how things are measured here
+            measure_large(browser.new_page(bypass_csp=True), Path(folder))
         browser.close()
 
 

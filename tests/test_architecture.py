@@ -17,20 +17,20 @@ FLOORS = {
     "layers": 3, "models": 3, "layouts": 3, "motions": 3,
     "gate": 3, "record": 4, "tracer": 4,
     "methods": 5, "observation": 5,
-    "capture": 6, "tracked": 6,
-    "overlay": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,
+    "capture": 6, "tracked": 6, "shares": 6,
+    "overlay": 7, "batch": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,
     "readouts": 7, "gradients": 8,
     "drawing": 8,
     "explain": 9, "figures": 9, "animation": 9,
     "recipe": 10, "viewer": 10,
     "export": 11,
-    "ui": 12, "cli": 12, "html": 12,
-    "__main__": 13,
+    "ui": 12, "html": 12, "many": 12,
+    "cli": 13,
+    "__main__": 14,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
 NEIGHBOURS = {
-    ("cli", "ui"): "the command `app` opens the page",
     ("html", "ui"): "a file of its own is the page's viewer with its data inside",
     ("ui", "html"): "the page saves such files",
     ("record", "html"): "a record shows itself in a notebook and as a file",

@@ -3,7 +3,7 @@ import json
 import pytest
 import timm
 import torch
-from conftest import randomised
+from samples import randomised
 from torch import nn
 
 from vizattn.audit import attends, audit, noise

@@ -3,7 +3,7 @@ import threading
 import pytest
 import timm
 import torch
-from conftest import dense, dot_image, randomised
+from samples import dense, dot_image, randomised
 from torch import nn
 
 from vizattn.capture import capture

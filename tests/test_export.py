@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from conftest import dot_image, randomised
 from PIL import Image
+from samples import dot_image, randomised
 from test_cli import run
 
 from vizattn import animation

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import dot_image, randomised
+from samples import dot_image, randomised
 from torch import nn
 
 from vizattn.errors import CaptureError, MethodError, OutOfRange

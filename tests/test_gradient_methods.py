@@ -4,8 +4,8 @@ import gradient_oracle as oracle
 import pytest
 import timm
 import torch
-from conftest import randomised
 from gradient_oracle import relative_error
+from samples import randomised
 
 from vizattn.errors import CaptureError, MethodError
 from vizattn.gradients import capture_gradients

@@ -5,8 +5,8 @@ import gradient_oracle as oracle
 import pytest
 import timm
 import torch
-from conftest import randomised
 from gradient_oracle import relative_error
+from samples import randomised
 from torch import nn
 
 from vizattn.errors import CaptureError, TargetError

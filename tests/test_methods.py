@@ -1,9 +1,9 @@
 import pytest
 import torch
-from conftest import dense, tokens_of
 from hypothesis import given
 from hypothesis import settings as property_settings
 from hypothesis import strategies as st
+from samples import dense, tokens_of
 
 from vizattn.errors import FrameError, MethodError, OutOfRange, UnknownName
 from vizattn.grid import TokenGrid
@@ -247,3 +247,21 @@ def test_every_method_says_what_a_page_and_a_command_line_need(name):
         assert known.label
         assert known.help.endswith(".")
         known.check(known.default)
+
+
+def test_tokens_are_asked_by_what_they_are(record):
+    layer, grid = record[-1], record[-1].queries.grid
+    for role, query in [("class", grid.cls), ("mean", grid.mean)]:
+        expected = layer.attend(query).mean(0)
+        heat = RawAttention().heatmap(record, at=role)
+        torch.testing.assert_close(heat.values.flatten(), expected[grid.prefix :])
+        torch.testing.assert_close(heat.prefix_mass, expected[: grid.prefix])
+        assert heat.made["query"] == {"kind": role}
+        rolled = Rollout(start_layer=len(record) - 1, residual=0.0).heatmap(record, at=role)
+        torch.testing.assert_close(rolled.values, heat.values)
+    assert "what the class token attends to" in RawAttention().heatmap(record, at="class").sentence
+
+
+def test_a_kind_of_token_that_is_not_there_is_named_with_those_that_are(record):
+    with pytest.raises(MethodError, match=r"no register token asks in .*class, mean"):
+        RawAttention().heatmap(record, at="register")

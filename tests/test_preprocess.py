@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import dot_image
 from PIL import Image
+from samples import dot_image
 from timm.data import create_transform
 
 from vizattn.errors import ImageError

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import dense
+from samples import dense
 
 
 @pytest.fixture

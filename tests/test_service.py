@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import dot_image
 from PIL import Image
+from samples import dot_image
 
 from vizattn.errors import ImageError, MethodError, UnknownName
 from vizattn.explain import explain

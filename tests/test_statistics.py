@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import dense, randomised
+from samples import dense, randomised
 
 from vizattn import attention
 from vizattn.errors import FrameError, MethodError

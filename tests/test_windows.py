@@ -3,7 +3,7 @@
 import pytest
 import timm
 import torch
-from conftest import randomised
+from samples import randomised
 
 from vizattn.capture import capture
 from vizattn.errors import MethodError

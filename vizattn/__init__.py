@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vizattn.batch import capture_batch as capture_batch
     from vizattn.capture import capture as capture
     from vizattn.errors import VizattnError as VizattnError
     from vizattn.explain import Explanation as Explanation
@@ -60,6 +61,7 @@ _ROOMS = {
     "VisionModel": "models",
     "VizattnError": "errors",
     "capture": "capture",
+    "capture_batch": "batch",
     "capture_gradients": "gradients",
     "explain": "explain",
     "load_model": "models",

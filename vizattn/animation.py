@@ -25,6 +25,7 @@ from vizattn.drawing import (
     write,
 )
 from vizattn.errors import MissingPackage
+from vizattn.overlay import blends, colour_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +42,7 @@ _RATE = 10
 
 # Colours of a GIF's palette that are those of the colour map, and those of paper and ink.
 _KEPT = 32
+_GREYS = 64
 _EDGES = np.array([[0, 0, 0], [255, 255, 255]], dtype=np.uint8)
 
 Frames = Sequence[UInt8[np.ndarray, "height width 3"]]
@@ -158,6 +160,14 @@ def _palette(frames: Frames, kept: UInt8[np.ndarray, "kept 3"]) -> Image.Image:
     image = Image.new("P", (1, 1))
     image.putpalette([*kept.flatten().tolist(), *colours])
     return image
+
+
+def palette_for(colours: str, opacity: float) -> UInt8[np.ndarray, "256 3"]:
+    """Colours for overlays on grey pictures, without having seen one of them."""
+    greys = np.repeat(np.linspace(0, 255, _GREYS).round().astype(np.uint8)[:, None], 3, axis=1)
+    kept = np.concatenate([_evenly(colour_table(colours), _KEPT), greys])
+    found = (_palette([blends(colours, opacity)], kept).getpalette() or [])[: 3 * 256]
+    return np.array(found + [0] * (3 * 256 - len(found)), dtype=np.uint8).reshape(256, 3)
 
 
 def write_mp4(frames: Frames, path: Path, seconds: float = SECONDS) -> None:

@@ -49,14 +49,20 @@ def capture(
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
     seen = observe(model.module, pixels, inputs, model.readout)
-    return AttentionRecord(
-        layers_of(seen, model, frame, (pixels.shape[-2], pixels.shape[-1])),
-        frame,
-        (pixels.shape[-2], pixels.shape[-1]),
-        model.name,
-        seen.output[0].detach() if isinstance(seen.output, Tensor) else None,
-        model.notes,
-    )
+    return record_of(seen, model, frame, (pixels.shape[-2], pixels.shape[-1]))
+
+
+def record_of(
+    seen: Observation, model: VisionModel, frame: Frame, size: tuple[int, int]
+) -> AttentionRecord:
+    """What was seen of one picture, as a record.
+
+    Raises:
+        CaptureError: Attention was missed, or there was none.
+    """
+    output = seen.output[0].detach() if isinstance(seen.output, Tensor) else None
+    layers = layers_of(seen, model, frame, size)
+    return AttentionRecord(layers, frame, size, model.name, output, model.notes)
 
 
 def layers_of(
@@ -189,7 +195,7 @@ def pixels_of(model: VisionModel, image: ImageSource | Tensor) -> tuple[Tensor, 
     if pixels.dim() != 3 or pixels.shape[0] != 3:
         raise CaptureError(
             f"got pixels of shape {tuple(image.shape)}; one picture is [3, height, width]. "
-            f"Several pictures are captured one by one."
+            f"Several pictures are for capture_batch."
         )
     return pixels, Frame(0, 0, pixels.shape[2], pixels.shape[1])
 

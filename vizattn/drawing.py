@@ -16,7 +16,7 @@ from PIL import Image
 
 from vizattn.frame import Frame
 from vizattn.heatmap import Heatmap
-from vizattn.methods.query import Pixel, percent
+from vizattn.methods.query import Asker, percent
 from vizattn.overlay import SIGNED, TOP_PERCENTILE, matplotlib_name, overlay, top_of
 from vizattn.places import Tokens
 
@@ -91,9 +91,9 @@ def shared_top(maps: Sequence[Heatmap]) -> float:
     return top_of(torch.cat([heat.values.double().flatten() for heat in maps]))
 
 
-def asked_patch(queries: Tokens, at: Pixel | None) -> Frame | None:
+def asked_patch(queries: Tokens, at: Asker | None) -> Frame | None:
     """The patch under a pixel, as a rectangle of the original picture."""
-    if at is None:
+    if at is None or isinstance(at, str):
         return None
     size = queries.grid.rows, queries.grid.cols
     return queries.frame.patch_box(*queries.frame.patch_at(*at, *size), *size)

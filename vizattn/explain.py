@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from vizattn.errors import MethodError
 from vizattn.gradients import capture_gradients
 from vizattn.heatmap import Heatmap
 from vizattn.images import ImageSource, open_image
-from vizattn.methods import METHODS, Method, Pixel, find_method, parse_settings
+from vizattn.methods import METHODS, Asker, Method, find_method, parse_settings
 from vizattn.models import VisionModel, load_model
 from vizattn.record import AttentionRecord
 from vizattn.targets import Target
@@ -40,7 +40,7 @@ class Explanation:
         record: The captured attention.
         method: The method with its settings.
         model: The model that was looked into.
-        at: The pixel that was asked from, ``None`` for the model's own query.
+        at: Who was asked: a pixel's patch or a kind of token, ``None`` for the model's own query.
         heatmap: The map of the method's own settings.
         target: What a method with gradients was asked to explain, ``None`` for the model's own.
     """
@@ -50,7 +50,7 @@ class Explanation:
     record: AttentionRecord
     method: Method
     model: VisionModel
-    at: Pixel | None
+    at: Asker | None
     heatmap: Heatmap
     target: Target | None = None
 
@@ -89,7 +89,7 @@ def explain(
     model: str | VisionModel = "vizattn/dinov2-small",
     method: str | Method = "raw",
     settings: Mapping[str, Any] | None = None,
-    at: Pixel | None = None,
+    at: Asker | None = None,
     target: Target | None = None,
     name: str | None = None,
     progress: Progress | None = None,
@@ -102,7 +102,8 @@ def explain(
         method: A name in ``METHODS``, or a method with its settings.
         settings: Settings for a named method as people give them: text is read, and layers and
             heads count from 1.
-        at: Ask from the patch under this pixel of the picture; else the model's own query.
+        at: Who asks: the patch under a pixel ``(x, y)`` of the picture, or tokens by what they are:
+            ``class``, ``register``, ``mean`` of the patches. By default as the model itself does.
         target: What a method with gradients explains: a class by index or name, or an embedding to
             compare with. By default the top class, or the embedding itself where a model has no
             classes.
@@ -113,24 +114,29 @@ def explain(
         VizattnError: With a sentence for people; nothing is changed or lost.
     """
     name = name or (Path(image).name if isinstance(image, str | Path) else "picture")
-    recipe = _recipe(method, settings or {})  # cheap checks first
+    recipe = recipe_of(method, settings or {})  # cheap checks first
     progress = progress or _silent
     progress(0.0, "Opening the picture")
     picture = open_image(image)
     progress(0.05, "Loading the model")
-    vision = _loaded(model) if isinstance(model, str) else model
+    vision = model_named(model) if isinstance(model, str) else model
     progress(0.3, "Looking at the picture")
-    record = _record(vision, picture, recipe, target)
+    record = record_for(vision, picture, recipe, target)
     progress(0.7, recipe.title)
     heat = recipe.heatmap(record, at=at)
     progress(1.0, "Done")
     return Explanation(picture, name, record, recipe, vision, at, heat, target)
 
 
-def _record(
-    model: VisionModel, picture: Image.Image, method: Method, target: Target | None
+def record_for(
+    model: VisionModel, picture: Image.Image, method: Method, target: Target | None = None
 ) -> AttentionRecord:
-    """What the method needs: attention alone, or what a target depends on as well."""
+    """What a method needs of a picture: attention alone, or what a target depends on as well.
+
+    Raises:
+        MethodError: The method takes no target.
+        CaptureError: The model cannot be looked into, or not be differentiated.
+    """
     if target is not None and method.class_agnostic:
         known = ", ".join(name for name, each in METHODS.items() if not each.class_agnostic)
         raise MethodError(
@@ -146,7 +152,8 @@ def _silent(_share: float, _words: str) -> None:
     """Nobody is watching."""
 
 
-def _recipe(method: str | Method, settings: Mapping[str, Any]) -> Method:
+def recipe_of(method: str | Method, settings: Mapping[str, Any]) -> Method:
+    """A method with its settings, from a name and settings as people give them."""
     if isinstance(method, Method):
         return method
     found = find_method(method)
@@ -154,10 +161,12 @@ def _recipe(method: str | Method, settings: Mapping[str, Any]) -> Method:
 
 
 @lru_cache(maxsize=KEPT_MODELS)
-def _loaded(name: str) -> VisionModel:
+def model_named(name: str) -> VisionModel:
+    """A model by its name; a few are kept."""
     return load_model(name)
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

@@ -23,7 +23,7 @@ from vizattn.drawing import (
 )
 from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
-from vizattn.methods.query import Pixel, Query, placed
+from vizattn.methods.query import Asker, Query, placed
 from vizattn.record import AttentionRecord
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def plot_heads(
     layer: Attention,
     image: Image.Image,
     *,
-    at: Pixel | None = None,
+    at: Asker | None = None,
     colours: str = "viridis",
     columns: int | None = None,
 ) -> Figure:

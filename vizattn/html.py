@@ -18,7 +18,7 @@ from PIL import Image
 
 from vizattn.errors import OutOfRange
 from vizattn.images import ImageSource, open_image
-from vizattn.methods import Method, Pixel, RawAttention
+from vizattn.methods import Asker, Method, RawAttention
 from vizattn.record import AttentionRecord
 from vizattn.rows import rows_size, write_rows
 from vizattn.ui.program import HEADER_SCRIPTS, VIEWER_SCRIPTS, program, read, styles
@@ -67,7 +67,7 @@ def write_html(
     image: ImageSource | None = None,
     *,
     method: Method | None = None,
-    at: Pixel | None = None,
+    at: Asker | None = None,
     layers: Iterable[int] | None = None,
     name: str | None = None,
     label: str | None = None,

@@ -78,29 +78,59 @@ def observe(
     """
     module = original(module)
     refuse_training(module)
-    first = next(module.parameters(), pixels)
-    batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
-    key = _key(batch, inputs, readout)
+    batch = _as_taken(module, pixels.unsqueeze(0))
+    key = _key(pixels, inputs or {}, readout)
     known = _KNOWN.setdefault(module, {}).get(key)
     if known is not None:
-        recorder = Recorder(module, keep_outputs=keep_outputs)
-        with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
-            output = run_module(module, batch, inputs or {})
-        if known.signature == signature_of(recorder.calls):
-            return Observation(recorder.calls, known.places, recorder.unrecorded, output)
+        seen = _watch(module, batch, inputs or {}, known, keep_outputs)
+        if known.signature == signature_of(seen.calls):
+            return seen
     return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
+
+
+def observe_together(module: nn.Module, pixels: Tensor, readout: str = "") -> Observation | None:
+    """Run a module once on several pictures, ``[batch, 3, height, width]``, and look.
+
+    The calls are those of all pictures at once, their places those of one picture. ``None`` where
+    they are not known from a look at a single one, or can change from picture to picture.
+    """
+    module = original(module)
+    refuse_training(module)
+    known = _KNOWN.setdefault(module, {}).get(_key(pixels[0], {}, readout))
+    if known is None:
+        return None
+    return _watch(module, _as_taken(module, pixels), {}, known)
 
 
 def known_of(
     module: nn.Module, pixels: Tensor, inputs: dict[str, Any] | None = None, readout: str = ""
 ) -> Known | None:
     """What is known of passes like this one, if there was one before."""
-    key = _key(pixels.unsqueeze(0), inputs, readout)
-    return _KNOWN.get(original(module), {}).get(key)
+    return _KNOWN.get(original(module), {}).get(_key(pixels, inputs or {}, readout))
 
 
-def _key(batch: Tensor, inputs: dict[str, Any] | None, readout: str) -> Any:
-    return tuple(batch.shape), tuple(sorted(inputs or {})), readout
+def _watch(
+    module: nn.Module,
+    batch: Tensor,
+    inputs: dict[str, Any],
+    known: Known,
+    keep_outputs: bool = False,
+) -> Observation:
+    """One pass whose places are known already."""
+    recorder = Recorder(module, keep_outputs=keep_outputs)
+    with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
+        output = run_module(module, batch, inputs)
+    return Observation(recorder.calls, known.places, recorder.unrecorded, output)
+
+
+def _key(pixels: Tensor, inputs: dict[str, Any], readout: str) -> Any:
+    return (1, *pixels.shape), tuple(sorted(inputs)), readout
+
+
+def _as_taken(module: nn.Module, batch: Tensor) -> Tensor:
+    """Pixels on the device and in the precision of the module."""
+    first = next(module.parameters(), batch)
+    return batch.to(device=first.device, dtype=first.dtype)
 
 
 def _trace(

@@ -7,7 +7,7 @@ both sides of zero get a map that is white at zero, blue below and red above, as
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -104,21 +104,40 @@ def overlay(
     if not 0 <= opacity <= 1:
         raise MethodError(f"opacity runs from 0 to 1; got {opacity}.")
     signed = heat.is_signed if signed is None else signed
-    table = colour_table(colours)
-    table = colour_table(SIGNED) if signed else table
+    colour_table(colours)  # says so when there is no such map, whether or not it is used here
+    mixed = blends(SIGNED if signed else colours, opacity)
     top = top_of(heat.values) if top is None else top
     placed = heat.frame.place(heat.values, *image.size, smooth=smooth)
-    index = colour_indices(placed, top, -top if signed else 0.0).numpy()
-    picture = np.asarray(image.convert("L").convert("RGB") if grey else image, dtype=np.float32)
-    size = np.abs(index - 127.5) * 2 if signed else index
-    alpha = (opacity * size.astype(np.float32) / 255)[..., None]
-    mixed = picture * (1 - alpha) + table[index] * alpha
+    index = colour_indices(placed, top, -top if signed else 0.0).numpy().astype(np.uint16) << 8
+    drawn: np.ndarray
+    if grey:
+        light = np.asarray(image.convert("L"))
+        drawn = np.take(mixed.reshape(-1, 3), index | light, axis=0)
+        picture = np.broadcast_to(light[..., None], drawn.shape)
+    else:
+        picture = np.asarray(image)
+        by_channel = mixed.reshape(-1, 3).T
+        drawn = np.stack([by_channel[c][index | picture[..., c]] for c in range(3)], axis=-1)
     unseen = torch.isnan(placed).numpy()
-    mixed[unseen] = _dim(picture[unseen])
+    if unseen.any():
+        drawn[unseen] = _DIMMED[picture[unseen]]
+    return drawn
+
+
+@lru_cache(maxsize=16)
+def blends(colours: str, opacity: float) -> UInt8[np.ndarray, "256 256 3"]:
+    """What every colour of a map makes of every light of a picture: ``[colour, light, RGB]``.
+
+    There are but so many pairs, so that a picture of millions of pixels takes no arithmetic.
+    """
+    steps = np.arange(256, dtype=np.float32)
+    size = np.abs(steps - 127.5) * 2 if colours == SIGNED else steps
+    alpha = (opacity * size / 255)[:, None, None]
+    light = np.arange(256, dtype=np.float32)[None, :, None]
+    mixed = light * (1 - alpha) + colour_table(colours)[:, None, :] * alpha
     drawn: np.ndarray = np.round(mixed).astype(np.uint8)
     return drawn
 
 
-def _dim(picture: np.ndarray) -> np.ndarray:
-    """Fade towards white: visibly outside, still recognisable."""
-    return picture * 0.35 + 255 * 0.65
+# Faded towards white: visibly outside, still recognisable.
+_DIMMED = np.round(np.arange(256, dtype=np.float32) * 0.35 + 255 * 0.65).astype(np.uint8)

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from vizattn.explain import Explanation
+from vizattn.methods import Asker
 from vizattn.models import MODELS
 from vizattn.preprocess import Preprocess
 
@@ -91,7 +92,9 @@ def _keywords(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
-def _plain(at: tuple[float, float]) -> tuple[float, float]:
+def _plain(at: Asker) -> Asker:
     """Numbers of numpy print their type; those of Python do not."""
+    if isinstance(at, str):
+        return at
     x, y = (float(part) for part in at)
     return (int(x) if x == int(x) else x, int(y) if y == int(y) else y)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vizattn.errors import MethodError
 from vizattn.layers import Attention
-from vizattn.methods.query import Pixel, Query, placed
+from vizattn.methods.query import Asker, Query, placed
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
 
@@ -96,7 +96,7 @@ class HeadStatistics:
     mean_prefix: dict[str, Float[Tensor, "layer head"]]
 
 
-def head_statistics(record: AttentionRecord, *, at: Pixel | None = None) -> HeadStatistics:
+def head_statistics(record: AttentionRecord, *, at: Asker | None = None) -> HeadStatistics:
     """The numbers of every head of a record.
 
     Args:
@@ -124,7 +124,7 @@ def head_statistics(record: AttentionRecord, *, at: Pixel | None = None) -> Head
 
 
 def layer_statistics(
-    record: AttentionRecord, layer: Attention, *, at: Pixel | None = None
+    record: AttentionRecord, layer: Attention, *, at: Asker | None = None
 ) -> LayerStatistics:
     """The numbers of every head of one layer of a record.
 
@@ -210,7 +210,7 @@ def _middles(tokens: Tokens) -> tuple[Float[Tensor, " patch"], Float[Tensor, " p
 
 
 def _query_row(
-    record: AttentionRecord, layer: Attention, at: Pixel | None
+    record: AttentionRecord, layer: Attention, at: Asker | None
 ) -> Float[Tensor, "head key"]:
     """What the query looks at; NaN where no patch asks, such as in class attention."""
     try:

@@ -21,7 +21,7 @@ from torch import Tensor
 from vizattn.explain import Explanation
 from vizattn.frame import Frame
 from vizattn.layers import Attention
-from vizattn.methods import Method, Pixel
+from vizattn.methods import Asker, Method
 from vizattn.methods.base import LayerMaps
 from vizattn.methods.query import Query
 from vizattn.places import Tokens
@@ -52,7 +52,7 @@ class View:
     record: AttentionRecord
     method: Method
     label: str
-    at: Pixel | None = None
+    at: Asker | None = None
 
     @classmethod
     def of(cls, explanation: Explanation) -> View:
@@ -97,7 +97,7 @@ def write_view(shown: View | Explanation, folder: Path) -> dict[str, Any]:
     }
 
 
-def pack_maps(view: View, at: Pixel | None) -> tuple[list[dict[str, Any]], bytes]:
+def pack_maps(view: View, at: Asker | None) -> tuple[list[dict[str, Any]], bytes]:
     """The maps of all layers for one question: what is said of each layer, and the numbers.
 
     Args:
@@ -130,12 +130,13 @@ def _words(view: View) -> dict[str, Any]:
             "paper": method.paper,
             "per_head": method.per_head,
             "class_agnostic": method.class_agnostic,
+            "has_query": method.has_query,
             "settings": asdict(method),
         },
     }
 
 
-def _layer(view: View, maps: LayerMaps, at: Pixel | None) -> dict[str, Any]:
+def _layer(view: View, maps: LayerMaps, at: Asker | None) -> dict[str, Any]:
     """One layer in words and plain numbers: what it is, what asks in it, and where its maps lie."""
     layer = view.record[maps.layer]
     query = Query.of(view.record, layer, at)

@@ -133,6 +133,20 @@ def test_saved_numbers_are_those_of_the_layer_head_and_patch_on_show(kept, recor
     np.testing.assert_allclose(values.ravel(), true[grid.prefix :], rtol=1e-5)
 
 
+def test_saved_numbers_are_those_of_the_tokens_that_ask(kept, record):
+    from vizattn.ui.save import save
+
+    payload, _ = kept()
+    grid = record[0].keys.grid
+    for who, query in [("class", grid.cls), ("mean", grid.mean)]:
+        asked = {"id": payload["id"], "format": "npz", "layer": 0, "head": 1, "ask": who}
+        path = save(asked)["path"]
+        assert path.endswith(f"_{who}.npz")
+        with np.load(path) as saved:
+            true = record[0].attend(query)[1]
+            np.testing.assert_allclose(saved["values"].ravel(), true[grid.prefix :], rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["exe", None, "../x", {"a": 1}])
 def test_a_format_that_there_is_not_is_a_sentence(kept, name):
     from vizattn.ui.save import save

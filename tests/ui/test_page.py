@@ -341,6 +341,14 @@ def test_the_menu_saves_numbers_and_a_file_of_its_own(open_app, tmp_path):
     with np.load(tmp_path / "saved.npz") as saved:
         assert saved["values"].shape == (25, 37)
     assert "<!doctype html>" in (tmp_path / "saved.html").read_text()[:20]
+    page.click('[data-part="asks"] button >> text="Mean of patches"')
+    page.wait_for_function("__vizattn.resolved().kind === 'mean'")
+    page.click('[data-part="export"]')
+    with page.expect_download() as waiting:
+        page.click('.popup [role="menuitem"] >> nth=7')
+    said = json.loads(Path(waiting.value.path()).read_text())
+    assert said["query"] == {"kind": "mean"}
+    assert "what the mean of the patches attends to" in said["sentence"]
 
 
 def test_output_tokens_are_shown_beside_the_attention_with_the_same_pointer(open_app):

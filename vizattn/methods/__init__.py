@@ -11,7 +11,7 @@ from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
 from vizattn.methods.legrad import LeGrad
 from vizattn.methods.lrp import CPLRP
-from vizattn.methods.query import Pixel, Query, percent
+from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
@@ -51,6 +51,7 @@ __all__ = [
     "CPLRP",
     "GAE",
     "METHODS",
+    "Asker",
     "AttentionGradCAM",
     "AttnLRP",
     "GradientInput",

@@ -16,7 +16,7 @@ from torch import Tensor
 from vizattn.errors import MethodError
 from vizattn.heatmap import Heatmap
 from vizattn.layers import Attention
-from vizattn.methods.query import Pixel, Query, reading, reading_of_values
+from vizattn.methods.query import Asker, Query, reading, reading_of_values
 from vizattn.methods.settings import settings
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
@@ -86,7 +86,7 @@ class Method(ABC):
         """Relevance of every token for the query, as the paper defines it."""
 
     @abstractmethod
-    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """The maps to look through: one per layer, and per head where heads have their own."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Method(ABC):
         self,
         record: AttentionRecord,
         *,
-        at: Pixel | None = None,
+        at: Asker | None = None,
         query: Float[Tensor, " query"] | None = None,
     ) -> Heatmap:
         """The map of this method on the picture.

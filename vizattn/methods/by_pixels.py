@@ -16,7 +16,7 @@ from torch import Tensor
 from vizattn.errors import MethodError
 from vizattn.layers import Attention
 from vizattn.methods.base import LayerMaps, Method
-from vizattn.methods.query import Pixel, placed
+from vizattn.methods.query import Asker, placed
 from vizattn.methods.stream import finer
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
@@ -68,7 +68,7 @@ class ByPixels(Method):
         total.index_add_(0, _patches(record, tokens).flatten(), by_pixel.double().flatten().cpu())
         return total.float()
 
-    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """The one map that there is, as of the last layer that can be drawn."""
         if at is not None:
             raise self.no_query()

@@ -18,7 +18,7 @@ from vizattn.errors import MethodError
 from vizattn.grid import TokenGrid
 from vizattn.layers import Attention, DenseAttention
 from vizattn.methods.base import LayerMaps, Method
-from vizattn.methods.query import Pixel, Query, placed
+from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
 from vizattn.methods.stream import Stream, empty_stream, finer
 from vizattn.places import Tokens
@@ -80,7 +80,7 @@ class Downward(Method):
             stream = self._through(layer, stream)
         return stream.relevance[0]
 
-    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """For every layer, the rollout that starts after it.
 
         Going down, each layer adds one more query to those that are already on their way, and all

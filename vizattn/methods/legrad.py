@@ -27,7 +27,7 @@ from vizattn.errors import MethodError
 from vizattn.layers import Attention
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.downward import start_layer
-from vizattn.methods.query import Pixel, placed
+from vizattn.methods.query import Asker, placed
 from vizattn.methods.tiles import gradient_tiles, why_no_weights
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
@@ -79,7 +79,7 @@ class LeGrad(Method):
         """The sum over layers from ``start_layer`` on."""
         return torch.stack([self._sensitivity(layer) for layer in self._readings(record)]).sum(0)
 
-    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """What each layer contributes to the sum."""
         if at is not None:
             raise self.no_query()

@@ -11,7 +11,7 @@ from torch import Tensor
 from vizattn.errors import MethodError, OutOfRange
 from vizattn.layers import Attention
 from vizattn.methods.base import LayerMaps, Method
-from vizattn.methods.query import Pixel, Query, placed
+from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
@@ -54,7 +54,7 @@ class OneLayer(Method):
         placed(layer, layer.keys)
         return self.of_layer(layer, query)
 
-    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """The map of every layer that can be laid over the picture and in which somebody asks.
 
         Layers that the method is not defined in are left out, unless there is none at all.

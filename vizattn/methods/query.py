@@ -18,6 +18,10 @@ from vizattn.record import AttentionRecord
 # A position on the original picture: x to the right and y down from its upper left corner.
 Pixel = tuple[float, float]
 
+# Who asks: the patch under a pixel, or tokens by what they are: a role such as "class" or
+# "register", or "mean", all patches alike.
+Asker = Pixel | str
+
 
 @dataclass(frozen=True)
 class Query:
@@ -38,21 +42,24 @@ class Query:
         cls,
         record: AttentionRecord,
         layer: Attention,
-        at: Pixel | None = None,
+        at: Asker | None = None,
         query: Float[Tensor, " query"] | None = None,
     ) -> Query:
-        """Ask a layer from a pixel of the picture, with a weighting, or as the model itself asks.
+        """Ask a layer from a patch or a kind of token, with a weighting, or as the model asks.
 
         Raises:
-            MethodError: Both were given, or the layer cannot be laid over the picture.
+            MethodError: Both were given, the layer has no such token, or it cannot be laid over the
+                picture.
             FrameError: The layer has no patch under this pixel.
         """
         tokens = placed(layer, layer.queries)
         if at is not None and query is not None:
-            raise MethodError("got both a pixel (at=) and a query; give one of them.")
+            raise MethodError("got both at= and a query; give one of them.")
         if query is not None:
             tokens.grid.check(query.shape[-1])
             return cls(query, "the query", {"kind": "custom"})
+        if isinstance(at, str):
+            return cls._of_role(layer, tokens.grid, at)
         if at is not None:
             return cls._of_patch(layer, tokens, at)
         return cls._own(record, layer, tokens)
@@ -69,6 +76,22 @@ class Query:
             )
         words = f"the patch at row {row + 1}, column {col + 1}"
         return cls(grid.patch(row, col), words, {"kind": "patch", "row": row, "col": col})
+
+    @classmethod
+    def _of_role(cls, layer: Attention, grid: TokenGrid, role: str) -> Query:
+        if role == "mean":
+            return cls(grid.mean, "the mean of the patches", {"kind": "mean"})
+        asking = [index for index, name in enumerate(grid.roles) if name == role]
+        if not asking:
+            roles = ", ".join([*dict.fromkeys(grid.roles), "mean"])
+            raise MethodError(
+                f"no {role} token asks in {layer.name}; there one can ask from {roles}, or from a "
+                f"pixel as a pair of numbers."
+            )
+        weights = torch.zeros(grid.n_tokens)
+        weights[asking] = 1 / len(asking)
+        words = f"the {role} token{'s' * (len(asking) > 1)}"
+        return cls(weights, words, {"kind": role})
 
     @classmethod
     def _own(cls, record: AttentionRecord, layer: Attention, tokens: Tokens) -> Query:

@@ -15,7 +15,7 @@ from vizattn.errors import MethodError, OutOfRange
 from vizattn.layers import Attention
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.fusion import FUSIONS, fuse
-from vizattn.methods.query import Pixel, Query, placed
+from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
@@ -79,7 +79,7 @@ class RawAttention(Method):
             raise OutOfRange("head", self.head, len(heads))
         return heads[self.head]
 
-    def by_layer(self, record: AttentionRecord, at: Pixel | None = None) -> list[LayerMaps]:
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """Every head of every layer that can be laid over the picture, each by itself.
 
         From a pixel, layers in which no patch asks, such as class attention, are left out.

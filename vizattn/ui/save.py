@@ -9,7 +9,7 @@ from typing import Any
 from vizattn.explain import Explanation
 from vizattn.export import FORMATS, save_explanation
 from vizattn.html import html_of
-from vizattn.methods import settings
+from vizattn.methods import Asker, settings
 from vizattn.overlay import COLOUR_MAPS
 from vizattn.ui.ask import Answer, answered, inside, layer_of
 from vizattn.ui.kept import Kept
@@ -24,7 +24,8 @@ def save(kept: Kept, asked: Answer) -> Answer:
     """Write the view on show in one format and say where the file lies.
 
     ``asked``: ``id``, ``format``, ``layer`` (in the model, from 0), ``head`` (from 0, or nothing),
-    ``x`` and ``y`` of a pinned patch, ``colours``, ``opacity`` in [0, 1] and ``smooth``.
+    ``x`` and ``y`` of a pinned patch or ``ask`` (one of ``ASKERS``), ``colours``, ``opacity`` in
+    [0, 1] and ``smooth``.
     """
     with _one_at_a_time:
         shown = _as_shown(kept, asked)
@@ -37,6 +38,9 @@ def save(kept: Kept, asked: Answer) -> Answer:
     return {"path": str(path), "name": path.name}
 
 
+ASKERS = ("class", "register", "mean")
+"""Tokens that the page lets one ask beside patches."""
+
 FORMAT_NAMES = (*FORMATS, "html")
 """Formats that the page offers."""
 
@@ -44,7 +48,11 @@ FORMAT_NAMES = (*FORMATS, "html")
 def _as_shown(kept: Kept, asked: Answer) -> Explanation:
     """The explanation with the layer, the head and the patch that are on show."""
     explanation = kept.explanation
-    at = inside(kept.view, asked) if asked.get("x") is not None else explanation.at
+    at: Asker | None = explanation.at
+    if asked.get("x") is not None:
+        at = inside(kept.view, asked)
+    elif asked.get("ask") in ASKERS:
+        at = str(asked["ask"])
     method = replace(explanation.method, **_indices(kept, asked))
     heatmap = method.heatmap(explanation.record, at=at)
     return replace(explanation, method=method, at=at, heatmap=heatmap)

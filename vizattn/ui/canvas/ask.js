@@ -21,6 +21,7 @@ function resolve(which, layer, asked = question(which)) {
   const info = which.info(layer), own = why => ({ kind: "own", direction: "to", info, why });
   const direction = state.direction === "from" && which.perHead ? "from" : "to";
   if (asked.kind === "own" && direction === "to") return own(null);
+  if (which.payload.method.has_query === false) return own("askTarget");
   if (asked.kind === "patch" && !reaches(info, asked.points)) return own(null);
   const kind = asked.kind === "own" ? info.query.kind : asked.kind;
   if (!which.perHead) return kind === "patch" ? answered(which, layer, asked.points, own) : own("askMethod");

@@ -45,7 +45,7 @@ const turn = () => { if (canTurn()) change({ direction: state.direction === "to"
 const canTurn = () => data.perHead && data.infos.some((_, index) => data.rows.offers(index + 1));
 const canAskPatches = layer => {
   const { queries } = data.info(layer);
-  return queries.patches && (data.perHead ? data.rows.offers(layer) || Boolean(server.ask) : Boolean(server.ask));
+  return queries.patches && data.payload.method.has_query !== false && (data.perHead ? data.rows.offers(layer) || Boolean(server.ask) : Boolean(server.ask));
 };
 
 function drawAsks() {

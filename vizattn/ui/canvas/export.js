@@ -3,10 +3,10 @@
 const menu = part("menu"), menuButton = part("export");
 const EXPORTS = [["png", "exportView"], ["full", "exportFull"], ["npz", "exportNpz"], ["pdf", "exportPdf"], ["svg", "exportSvg"], ["gif", "exportGif"], ["mp4", "exportMp4"], ["json", "exportJson"], ["py", "exportPy"], ["html", "exportHtml"]];
 
-/* What the library writes is the answer of the model's own query or of one patch, in its own direction. */
+/* What the library writes is the answer of the model's own query, of one patch or of a kind of token, in their own direction. */
 function librarySays() {
-  const { kind, direction, patches } = resolvedIn(state.layer);
-  return direction === "to" && (kind === "own" || (kind === "patch" && patches.length === 1)) && (data.perHead || state.layer === data.layers);
+  const { direction, patches } = resolvedIn(state.layer);
+  return direction === "to" && (patches?.length ?? 1) === 1 && (data.perHead || state.layer === data.layers);
 }
 
 const menuItems = EXPORTS.map(([format, key]) => {
@@ -50,12 +50,12 @@ document.addEventListener("pointerdown", event => { if (!menu.hidden && !event.t
 
 async function exportAs(format) {
   if (format === "png") return save();
-  const { patches } = resolvedIn(state.layer), head = currentHead();
+  const { kind, patches } = resolvedIn(state.layer), head = currentHead();
   const from = patches?.length === 1 && data.info(state.layer).queries.place.centre(patches[0]);
   toast(word("exportMaking"));
   const answer = await server.save({
     id: data.payload.id, format: format === "full" ? "png" : format, layer: data.info(state.layer).layer, head: head === "mean" || !data.perHead ? null : head - 1,
-    x: from ? from.x : null, y: from ? from.y : null, colours: state.colours, opacity: state.opacity / 100, smooth: state.cells === "smooth",
+    x: from ? from.x : null, y: from ? from.y : null, ask: kind, colours: state.colours, opacity: state.opacity / 100, smooth: state.cells === "smooth",
   });
   if (!answer?.path) return toast(answer?.text ?? word(answer?.word ?? "lost"));
   const got = await fetch(new URL(`gradio_api/file=${answer.path}`, document.baseURI));
