@@ -427,3 +427,14 @@ def test_what_cannot_be_read_out_after_each_layer_is_refused():
     )
     with pytest.raises(CaptureError, match="not known how to read SwinTransformer out"):
         capture_gradients(randomised(swin), torch.randn(3, 56, 56), needs=["readouts"])
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.needs])
+def test_half_precision_gives_nearly_the_same_map(name, tiny_timm, pixels):
+    method, needs = METHODS[name](), METHODS[name].needs
+    exact = method.heatmap(capture_gradients(tiny_timm, pixels, TARGET, needs=needs)).values
+    record = capture_gradients(tiny_timm.bfloat16(), pixels, TARGET, needs=needs)
+    found = method.heatmap(record).values
+    assert found.dtype == torch.float32
+    both = torch.stack([found.flatten(), exact.flatten()]).double()
+    assert float(torch.corrcoef(both)[0, 1]) > 0.9
