@@ -235,6 +235,17 @@ def test_relevance_is_that_of_a_forward_pass_with_the_rules_written_into_it(rule
     assert relative_error(found, by_patch(expected)) < BOUND
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_fused_attention_passes_relevance_on_as_the_written_out_one_does(rule, tiny_timm, pixels):
+    model, found = tiny_timm.double(), []
+    for fused in (True, False):
+        for block in model.blocks:
+            block.attn.fused_attn = fused
+        record = capture_gradients(model, pixels, TARGET, needs=[rule])
+        found.append(record.input_gradients[rule])
+    assert relative_error(found[0], found[1]) < 1e-9
+
+
 def test_gradient_times_input_is_summed_over_patches(tiny_timm, pixels):
     record = capture_gradients(tiny_timm, pixels, TARGET, needs=["plain"])
     x = pixels.double().unsqueeze(0).requires_grad_()
@@ -416,3 +427,14 @@ def test_what_cannot_be_read_out_after_each_layer_is_refused():
     )
     with pytest.raises(CaptureError, match="not known how to read SwinTransformer out"):
         capture_gradients(randomised(swin), torch.randn(3, 56, 56), needs=["readouts"])
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.needs])
+def test_half_precision_gives_nearly_the_same_map(name, tiny_timm, pixels):
+    method, needs = METHODS[name](), METHODS[name].needs
+    exact = method.heatmap(capture_gradients(tiny_timm, pixels, TARGET, needs=needs)).values
+    record = capture_gradients(tiny_timm.bfloat16(), pixels, TARGET, needs=needs)
+    found = method.heatmap(record).values
+    assert found.dtype == torch.float32
+    both = torch.stack([found.flatten(), exact.flatten()]).double()
+    assert float(torch.corrcoef(both)[0, 1]) > 0.9

@@ -104,6 +104,58 @@ def test_g_times_the_values_is_the_derivative_by_weights_that_are_written_out(na
     assert compared >= 2
 
 
+def torchvision_vit():
+    from torchvision.models import VisionTransformer
+
+    model = VisionTransformer(64, 16, 2, 2, 24, 48, num_classes=5)
+    return model, [layer.self_attention.out_proj for layer in model.encoder.layers]
+
+
+def hf_vit():
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48,
+        image_size=64, patch_size=16, num_labels=5,
+    )  # fmt: skip
+    model = ViTForImageClassification(config)
+    dense = [part for name, part in model.named_modules() if name.endswith("o_proj")]
+    dense = dense or [m for n, m in model.named_modules() if n.endswith("attention.output.dense")]
+    return model, dense
+
+
+def vit_pytorch_vit():
+    from vit_pytorch import ViT as Theirs
+
+    model = Theirs(
+        image_size=64, patch_size=16, num_classes=5, dim=24, depth=2, heads=2, dim_head=12,
+        mlp_dim=48,
+    )  # fmt: skip
+    return model, [attention.to_out[0] for attention, _ in model.transformer.layers]
+
+
+@pytest.mark.parametrize("make", [torchvision_vit, hf_vit, vit_pytorch_vit])
+def test_turning_up_an_output_layer_moves_the_logit_as_g_says(make, pixels):
+    """By differences, where nobody writes the attention out: d logit / d factor = Σ g · (A v)."""
+    model, projections = make()
+    model, pixels = randomised(model).double(), pixels.double()
+    record = capture_gradients(model, pixels, 1)
+    assert len(record) == len(projections) == 2
+    for layer, projection in zip(record, projections, strict=True):
+        put_out = layer.rows(range(layer.n_queries)).double() @ layer.v
+        expected = float((layer.g * put_out).sum())
+        plain, logits = projection.weight.detach().clone(), []
+        for step in (1e-5, -1e-5):
+            projection.weight.data.copy_(plain * (1 + step))
+            with torch.no_grad():
+                output = model(pixels.unsqueeze(0))
+            logits.append(float(getattr(output, "logits", output)[0, 1]))
+        projection.weight.data.copy_(plain)
+        found = (logits[0] - logits[1]) / 2e-5
+        assert abs(expected) > 1e-3
+        assert abs(found - expected) < 1e-6 * max(1, abs(expected))
+
+
 def test_in_float32_the_difference_to_float64_is_that_of_the_network(tiny_timm, pixels):
     record = capture_gradients(tiny_timm, pixels, 2)
     dense = oracle.dense_pass(tiny_timm, pixels, 2, oracle.third_part, oracle.output_layer)
@@ -161,6 +213,16 @@ def test_nothing_holds_the_graph_afterwards(tiny_timm, pixels):
     assert seen
     assert all(each() is None for each in seen)
     assert len(record) == 3
+
+
+def test_a_model_that_goes_another_way_than_last_time_is_looked_at_again(tiny_timm, pixels):
+    fused = capture_gradients(tiny_timm, pixels, 1)
+    for block in tiny_timm.blocks:
+        block.attn.fused_attn = False
+    written = capture_gradients(tiny_timm, pixels, 1)
+    assert len(fused) == len(written) == 3
+    for ours, theirs in zip(fused, written, strict=True):
+        torch.testing.assert_close(ours.g, theirs.g, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_made_in_inference_mode_is_refused_in_words(pixels):

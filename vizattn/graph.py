@@ -35,6 +35,9 @@ _VIEWS = (
     "Unsqueeze", "Alias", "ToCopy", "Contiguous", "SwapAxes",
 )  # fmt: skip
 
+# How far the probe of a projection may be off by rounding: with 32 bits and more, and with 16.
+_PROBE_ERROR = 1e-4, 5e-2
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -172,7 +175,10 @@ class Graph:
             back = back.mT
         back = back.reshape(-1, n_queries, n_values)
         expected = expected.reshape(-1, n_queries, n_values)
-        return back.shape == expected.shape and torch.allclose(back, expected, rtol=1e-3, atol=1e-4)
+        if back.shape != expected.shape:
+            return False
+        off = (back - expected).float().abs().amax() / expected.float().abs().amax()
+        return bool(off < _PROBE_ERROR[matrix.dtype.itemsize < 4])
 
 
 def _matrix(linear: Node | None) -> Tensor | None:

@@ -71,25 +71,33 @@ def track(
     module = original(module)
     refuse_training(module)
     _refuse_inference(module)
-    known = known_of(module, pixels, inputs, readout) or _look(module, pixels, inputs, readout)
     twin = _twin(module)
+    known = known_of(module, pixels, inputs, readout) or _look(module, pixels, inputs, readout)
+    tracked = _run(twin, pixels, inputs, known, with_blocks=with_blocks)
+    if signature_of(tracked.seen.calls) != known.signature:  # this time it went another way
+        known = _look(module, pixels, inputs, readout)
+        tracked = _run(twin, pixels, inputs, known, with_blocks=with_blocks)
+    if signature_of(tracked.seen.calls) != known.signature:
+        raise CaptureError(
+            f"{type(module).__name__} made {len(tracked.seen.calls)} attention calls with "
+            f"gradients and {len(known.signature)} without, or not the same ones. Is activation "
+            f"checkpointing on? Methods that need no gradient, such as rollout, work."
+        )
+    return tracked
+
+
+def _run(
+    twin: nn.Module, pixels: Tensor, inputs: dict[str, Any], known: Known, *, with_blocks: bool
+) -> Tracked:
+    """One pass with gradients; whether it made the calls that are known is still to be asked."""
     with torch.inference_mode(False), torch.enable_grad():
-        first = next(module.parameters(), pixels)
+        first = next(twin.parameters(), pixels)
         batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
         leaf = batch.detach().clone().requires_grad_()
         recorder = Recorder(twin, keep_outputs=True)
         names = _blocks(twin, known) if with_blocks else []
         with _outputs_of(twin, names) as blocks, Gate(recorder) if known.by_gate else recorder:
             output = run_module(twin, leaf, inputs)
-    signature = signature_of(recorder.calls)
-    if signature != known.signature:  # another picture may have gone another way
-        known = _look(module, pixels, inputs, readout)
-    if signature != known.signature:
-        raise CaptureError(
-            f"{type(module).__name__} made {len(recorder.calls)} attention calls with gradients "
-            f"and {len(known.signature)} without, or not the same ones. "
-            f"Is activation checkpointing on? Methods that need no gradient, such as rollout, work."
-        )
     seen = Observation(recorder.calls, known.places, recorder.unrecorded, output)
     return Tracked(seen, leaf, twin, blocks)
 
