@@ -51,6 +51,7 @@ format: dev ## Put the code into shape
 bench: dev chromium ## Measure capture, rollout and the page
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/page.py
 
 docs: dev ## Make the README's pictures again

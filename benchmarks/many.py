@@ -1,7 +1,10 @@
 """Many pictures a second: explained and written, beside the same model's plain batched inference.
 
 All ways read the same files with the same threads into the same batches, in turns within one
-process. Run: python benchmarks/many.py [PICTURES] [SIDE OF THE INPUT] [LONGER SIDE OF A PICTURE]
+process. Work is the time of all cores together: where others use the machine, it is the steadier
+measure, and where all cores are busy it is what throughput comes down to.
+
+    python benchmarks/many.py [PICTURES] [SIDE OF THE INPUT] [LONGER SIDE OF A PICTURE]
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 from PIL import Image
@@ -65,19 +68,26 @@ def main(count: int = 48, size: int = 224, side: int = 640) -> None:
                 explain_many, sources, out, asked, again=True
             )
         seconds: dict[str, list[float]] = {name: [] for name in ways}
+        work: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(ROUNDS + 1):
             for name, way in ways.items():
-                started = perf_counter()
+                started, worked = perf_counter(), process_time()
                 way()
                 if number:  # the first round warms up
                     seconds[name].append(perf_counter() - started)
+                    work[name].append(process_time() - worked)
     print(
         f"{count} pictures of {side}×{side * 3 // 4}, input {size} px, "
         f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.machine()}"
     )
     for name, taken in seconds.items():
         share = median(a / b for a, b in zip(seconds["plain"], taken, strict=True))
-        print(f"{name:20} {count / median(taken):6.2f} pictures/s  {share:.2f} of plain")
+        by_work = median(a / b for a, b in zip(work["plain"], work[name], strict=True))
+        each = 1000 * median(work[name]) / count
+        print(
+            f"{name:20} {count / median(taken):6.2f} pictures/s  {share:.2f} of plain  "
+            f"{each:6.1f} ms of cores each  {by_work:.2f} of plain by work"
+        )
 
 
 if __name__ == "__main__":

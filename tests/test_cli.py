@@ -50,6 +50,7 @@ def test_settings_of_a_method_are_flags_of_their_own(tmp_path):
     ("words", "said"),
     [
         (["explain", "gone.jpg"], "vizattn: there is no file 'gone.jpg'."),
+        (["explain", CHELSEA, "gone"], "vizattn: there is no file or folder 'gone'."),
         (["explain", CHELSEA, "--method", "rolout"], "Did you mean 'rollout'?"),
         (["explain", CHELSEA, "--residual", "1"], "no setting named 'residual'"),
         (["explain", CHELSEA, "--method", "rollout", "--residual", "2"], "residual is from 0 to 1"),
@@ -66,7 +67,9 @@ def test_what_cannot_be_done_is_one_sentence_and_no_traceback(words, said, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [["explain", CHELSEA, "--at", "12"], ["explain", CHELSEA, "x"]])
+@pytest.mark.parametrize(
+    "words", [["explain", CHELSEA, "--at", "12"], ["explain", CHELSEA, "--residual"]]
+)
 def test_a_misspelt_command_is_explained(words):
     done = run(*words)
     assert done.returncode == 2

@@ -30,6 +30,10 @@ def run(page):
         "document.dispatchEvent(new CustomEvent('vizattn:status', {detail: {kind: 'idle'}}))"
     )
     page.click("#vizattn-run")
+    wait_until_shown(page)
+
+
+def wait_until_shown(page):
     page.wait_for_selector('.va-status:is([data-kind="done"], [data-kind="error"])')
     page.wait_for_function(
         "(({ shows }) => !shows || shows === __vizattn.shown())"
@@ -199,8 +203,7 @@ def test_two_visitors_see_their_own_pictures(open_app):
     one.click("#vizattn-run")
     other.click("#vizattn-run")
     for page in (one, other):
-        page.wait_for_selector('.va-status[data-kind="done"]')
-        page.wait_for_function("__vizattn.state.layer === 12")
+        wait_until_shown(page)
     assert text(one, "summary").startswith("chelsea.jpg")
     assert text(other, "summary").startswith("coffee.jpg")
     assert fingerprint(one) != fingerprint(other)

@@ -5,6 +5,7 @@ A film of any length passes through in the memory of a few frames.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -25,6 +25,9 @@ from vizattn.errors import ImageError, MissingPackage, VizattnError
 VIDEOS = frozenset(
     {".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"}
 )
+
+_RATE = re.compile(r"([\d.]+) (?:fps|tbr)")
+_DURATION = re.compile(r"Duration: (\d+):(\d+):([\d.]+)")
 
 Pixels = UInt8[np.ndarray, "height width 3"]
 
@@ -49,26 +52,27 @@ class Clip:
 
     @classmethod
     def open(cls, path: Path) -> Clip:
-        """Read what a file says of itself.
+        """Read what a file says of itself, and its first frame.
 
         Raises:
             ImageError: There is no such file, or it is no video.
             MissingPackage: There is no ffmpeg to read it.
         """
-        with closing(_frames(path)) as frames:
-            about = next(frames)
-        width, height = about["size"]
-        duration, rate = about.get("duration") or 0.0, about.get("fps") or 0.0
+        said = _about(path)
+        rate = next((float(each) for each in _RATE.findall(said) if float(each)), 0.0)
         if not rate:
-            raise ImageError(f"{path.name!r} does not say how many frames it shows in a second.")
-        return cls(path, width, height, rate, round(duration * rate))
+            raise _no_video(path)
+        with closing(_decode(path, rate)) as frames:
+            first = next(frames, None)
+        if first is None:
+            raise _no_video(path)
+        hours, minutes, seconds = next(iter(_DURATION.findall(said)), (0, 0, 0))
+        duration = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+        return cls(path, *first.size, rate, round(duration * rate))
 
     def __iter__(self) -> Iterator[Image.Image]:
         """Its frames, RGB, from the first to the last."""
-        with closing(_frames(self.path)) as frames:
-            next(frames)
-            for data in frames:
-                yield Image.frombytes("RGB", (self.width, self.height), data)
+        return _decode(self.path, self.rate)
 
 
 def is_video(path: Path) -> bool:
@@ -98,25 +102,43 @@ def ffmpeg() -> str:
         raise MissingPackage("a video", "ffmpeg", "vizattn[video]") from error
 
 
-def _frames(path: Path) -> Generator[Any]:
-    """What ffmpeg says of a file, then its frames as bytes."""
-    ffmpeg()
-    import imageio_ffmpeg
-
+def _about(path: Path) -> str:
+    """What ffmpeg says of a file that it is given and asked nothing about."""
+    program = ffmpeg()
     if not path.is_file():
         raise ImageError(f"there is no file {path.name!r}. Is the path right?")
-    frames = imageio_ffmpeg.read_frames(str(path), pix_fmt="rgb24")
+    command = [program, "-hide_banner", "-i", f"file:{path}"]
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return done.stderr.decode(errors="replace")
+
+
+def _no_video(path: Path) -> ImageError:
+    return ImageError(
+        f"{path.name!r} is not a video that can be read here. MP4, WebM, MOV, MKV, AVI and GIF "
+        f"work; is the file whole?"
+    )
+
+
+def _decode(path: Path, rate: float) -> Generator[Image.Image]:
+    """Frames as they are shown, turned upright, at an even rate."""
+    command = [ffmpeg(), "-loglevel", "error", "-i", f"file:{path}", "-map", "0:v:0"]
+    command += ["-r", f"{rate:g}", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "-"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
     try:
-        yield next(frames)
-    except (OSError, RuntimeError, StopIteration, KeyError) as error:
-        raise ImageError(
-            f"{path.name!r} is not a video that can be read here. MP4, WebM, MOV, MKV, AVI and GIF "
-            f"work; is the file whole?"
-        ) from error
-    try:
-        yield from frames
+        while process.stdout.readline() == b"P6\n":
+            width, height = map(int, process.stdout.readline().split())
+            process.stdout.readline()  # the largest value
+            data = process.stdout.read(3 * width * height)
+            if len(data) < 3 * width * height:
+                return
+            yield Image.frombytes("RGB", (width, height), data)
     finally:
-        frames.close()
+        process.stdout.close()
+        process.kill()
+        process.wait()
 
 
 class Encoder:
@@ -195,4 +217,4 @@ class Encoder:
     def _fail(self) -> None:
         said = self._said.read_text(errors="replace").strip().splitlines()
         why = said[0] if said else "ffmpeg stopped"
-        raise VizattnError(f"a {self.path.suffix[1:]} could not be written: {why}.")
+        raise VizattnError(f"{self.path.suffix[1:].upper()} could not be written: {why}.")

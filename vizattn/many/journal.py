@@ -29,6 +29,7 @@ class Journal:
         self._asked = hashlib.sha256(words.encode()).hexdigest()[:16]
         self._done: dict[tuple[str, str], dict[str, Any]] = {}
         self._last: dict[str, dict[str, Any]] = {}  # by file: the line of who wrote it last
+        self._start = "" if _is_whole(self.path) else "\n"
         for line in _read(self.path):
             self._note(line)
 
@@ -51,7 +52,8 @@ class Journal:
         line = {"picture": source.name, **dict(self._about(source)), "files": names}
         self._note(line)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(self._start + json.dumps(line) + "\n")
+        self._start = ""
 
     def _note(self, line: dict[str, Any]) -> None:
         self._done[line["picture"], line["asked"]] = line
@@ -63,6 +65,11 @@ class Journal:
         yield "stem", source.stem
         yield "bytes", state.st_size
         yield "changed", state.st_mtime_ns
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the last line came to its end."""
+    return not path.is_file() or path.read_bytes()[-1:] in (b"", b"\n")
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
