@@ -89,7 +89,7 @@ def write_view(shown: View | Explanation, folder: Path) -> dict[str, Any]:
         "id": uuid4().hex,
         **_words(view),
         "layers": layers,
-        "undrawn": _undrawn(view.record, {layer["layer"] for layer in layers}),
+        "undrawn": _undrawn(view.record, view.method, {layer["layer"] for layer in layers}),
         "files": {
             "maps": str(folder / "maps.bin"),
             "picture": str(_write_picture(view.image, folder / "picture.jpg")),
@@ -131,6 +131,7 @@ def _words(view: View) -> dict[str, Any]:
             "per_head": method.per_head,
             "class_agnostic": method.class_agnostic,
             "has_query": method.has_query,
+            "target": record.target,
             "settings": asdict(method),
         },
     }
@@ -170,11 +171,11 @@ def _frame(frame: Frame) -> dict[str, float]:
     return {side: float(value) for side, value in asdict(frame).items()}
 
 
-def _undrawn(record: AttentionRecord, shown: set[int]) -> list[dict[str, Any]]:
+def _undrawn(record: AttentionRecord, method: Method, shown: set[int]) -> list[dict[str, Any]]:
     return [
         {"layer": index, "name": layer.name, "kind": layer.kind, "reason": _why(layer)}
         for index, layer in enumerate(record)
-        if index not in shown
+        if index not in shown and (layer.reason or method.has_query)
     ]
 
 

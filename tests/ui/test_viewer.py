@@ -342,6 +342,17 @@ def test_help_says_what_the_method_is_and_where_it_comes_from(show, make_payload
     assert said == ["Some method", "m = r A", "r: who asks", "What it is.", "Somebody 2020"]
 
 
+def test_where_the_target_alone_decides_nobody_is_asked_and_the_target_is_named(show, make_payload):
+    payload = make_payload(MAPS, title="Some method", per_head=False)
+    payload["method"] |= {"has_query": False, "target": "class 'cat'"}
+    page = show(payload)
+    expected = "Some method — what speaks for class 'cat', and below zero against it."
+    assert text(page, "sentence") == expected
+    assert not page.is_visible('[data-part="asks"]')
+    page.hover('[data-part="picture"]')
+    assert text(page, "sentence") == expected
+
+
 def test_without_a_page_around_it_the_viewer_follows_the_systems_theme(show, make_payload):
     ground = "getComputedStyle(document.querySelector('.va-viewer')).backgroundColor"
     light = show(make_payload(MAPS), color_scheme="light")

@@ -49,6 +49,7 @@ const canAskPatches = layer => {
 };
 
 function drawAsks() {
+  askGroup.hidden = data.payload.method.has_query === false;   // the target alone decides
   const choices = askChoices(state.layer), key = choices.join("|");
   if (key !== askKey) { askKey = key; openAsks(choices); }
   const patches = question().kind === "patch", resolved = resolvedIn(state.layer);

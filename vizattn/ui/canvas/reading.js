@@ -14,6 +14,8 @@ function queryName({ kind, direction, info, patches }) {
 }
 
 function sentence(layer = state.layer, head = data.head(layer, state.head)) {
+  const { has_query: hasQuery, target, title } = data.payload.method;
+  if (hasQuery === false) return word("sentenceTarget", { method: phrase(title), target: phrase(target ?? "") });
   const resolved = resolvedIn(layer), query = queryName(resolved), number = data.number(layer), from = resolved.direction === "from" ? "From" : "";
   return data.perHead ? word("sentence" + from, { layer: number, head: headName(head), query })
     : word("sentenceMethod", { layer: number, method: phrase(data.payload.method.title), query });
