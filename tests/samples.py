@@ -1,6 +1,12 @@
 """Models, pictures and records in small, and what is known of them beforehand."""
 
+import contextlib
+import io
+import sys
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -36,3 +42,20 @@ def dense(layer):
     if layer.bias is not None:
         scores = scores + layer.bias.double()
     return scores.softmax(-1)
+
+
+def command_line(*words):
+    """``vizattn WORDS`` in this process, which has loaded everything already: what came of it."""
+    from vizattn.cli import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["vizattn", *words])
+        patch.setenv("COLUMNS", "200")
+        patch.setenv("NO_COLOR", "1")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())

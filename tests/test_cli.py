@@ -5,24 +5,26 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
+from samples import command_line as run
 
 from vizattn.models import assets
 
 CHELSEA = str(assets() / "examples" / "chelsea.jpg")
 
 
-def run(*words, **environment):
+def run_alone(*words):
+    """In a process of its own, as people do."""
     return subprocess.run(
         [sys.executable, "-m", "vizattn", *words],
         capture_output=True,
         text=True,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **environment},
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
         timeout=120,
     )
 
 
 def test_a_picture_and_numbers_are_written_and_named(tmp_path):
-    done = run("explain", CHELSEA, "--layer", "12", "--head", "3", "-o", str(tmp_path))
+    done = run_alone("explain", CHELSEA, "--layer", "12", "--head", "3", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "Layer 12, head 3: what the class token attends to; " in done.stdout
     written = [line.removeprefix("wrote ") for line in done.stdout.splitlines() if "wrote" in line]
@@ -65,6 +67,12 @@ def test_what_cannot_be_done_is_one_sentence_and_no_traceback(words, said, tmp_p
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_in_a_process_of_its_own_an_error_is_a_sentence_and_an_exit_code():
+    done = run_alone("explain", "gone.jpg")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.strip() == "vizattn: there is no file 'gone.jpg'. Is the path right?"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from samples import command_line as run
 from samples import dot_image, randomised
-from test_cli import run
 
 from vizattn import animation
 from vizattn.drawing import Look, Panel, shared_top
