@@ -270,10 +270,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _exp(scores: Tensor, lse: Tensor) -> Tensor:
-    blank = lse == -math.inf
-    if blank.any():  # exp(-inf - -inf) is NaN: nothing to look at is a blank row
-        lse = lse.masked_fill(blank, 0.0)
-    return _exp_into(scores - lse.to(scores.dtype).unsqueeze(-1), is_masked=True)
+    return _exp_into(scores + _negative(lse).to(scores.dtype).unsqueeze(-1), is_masked=True)
 
 
 def _bias_rows(bias: Tensor | None, part: slice | Tensor) -> Tensor | None:

@@ -209,6 +209,7 @@ class _View:
         title = f"{self.asks}, layer {layer.layer + 1}"
         return title, [self._panel(layer, head, f"head {head + 1}") for head in heads]
 
+    @cached_property
     def film(self) -> tuple[Look, list[Panel]]:
         """The chosen head, or all heads together, layer by layer, and the scale of all frames."""
         panels = [panel for each in self.maps if (panel := self._step(each)) is not None]
@@ -222,7 +223,7 @@ class _View:
     @cached_property
     def frames(self) -> list[np.ndarray]:
         """The film, drawn."""
-        look, panels = self.film()
+        look, panels = self.film
         image, n_steps = self.explanation.image, len(panels)
         return [
             film_frame(panel, image, title=self.asks, step=step, n_steps=n_steps, look=look)
@@ -298,7 +299,7 @@ def _write_figure(view: _View, path: Path) -> None:
 
 
 def _write_gif(view: _View, path: Path) -> None:
-    write_gif(view.frames, path, colour_table(view.film()[0].colour_map))
+    write_gif(view.frames, path, colour_table(view.film[0].colour_map))
 
 
 def _write_mp4(view: _View, path: Path) -> None:

@@ -95,6 +95,11 @@ class Downward(Method):
         tokens = self.shown(record)
         return [LayerMaps(self.start_layer + i, tokens, each) for i, each in enumerate(maps)]
 
+    def _through_layers(self, record: AttentionRecord) -> str:
+        """``through 12 layers``."""
+        count = len(self._layers(record))
+        return f"through {count} layer{'s' * (count > 1)}"
+
     def _layers(self, record: AttentionRecord) -> tuple[Attention, ...]:
         if self.start_layer >= len(record):
             raise MethodError(

@@ -52,9 +52,7 @@ class GAE(Downward):
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``GAE through 12 layers for class 3: what the class token draws on``."""
-        count = len(self._layers(record))
-        through = f"{count} layer{'s' * (count > 1)}"
-        return f"GAE through {through} for {record.target}: what {query} draws on"
+        return f"GAE {self._through_layers(record)} for {record.target}: what {query} draws on"
 
     def _why_not(self, layer: Attention) -> str:
         return why_no_weights(layer)

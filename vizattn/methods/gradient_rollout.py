@@ -54,9 +54,8 @@ class GradientRollout(Downward):
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Gradient rollout through 12 layers for class 3: what the class token draws on``."""
-        count = len(self._layers(record))
-        through = f"{count} layer{'s' * (count > 1)}"
-        return f"Gradient rollout through {through} for {record.target}: what {query} draws on"
+        through = f"{self._through_layers(record)} for {record.target}"
+        return f"Gradient rollout {through}: what {query} draws on"
 
     def _why_not(self, layer: Attention) -> str:
         return why_no_weights(layer)

@@ -1,4 +1,4 @@
-"""What methods have in common that make one map from one layer."""
+"""What methods have in common that look at one layer, and those that make one map of it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,10 @@ def layer_setting() -> Any:
     )
 
 
-class OneLayer(Method):
-    """A method that makes its map from one layer."""
+class InLayer(Method):
+    """A method that looks at one layer."""
 
     layer: int | None
-
-    @abstractmethod
-    def of_layer(self, layer: Attention, query: Float[Tensor, " query"]) -> Float[Tensor, " key"]:
-        """Relevance of a layer's keys for a weighting of its query tokens."""
 
     def asked(self, record: AttentionRecord) -> Attention:
         """The layer itself."""
@@ -45,6 +41,25 @@ class OneLayer(Method):
         """The keys of the layer."""
         layer = self.asked(record)
         return placed(layer, layer.keys)
+
+    def index(self, record: AttentionRecord) -> int:
+        """The number of the layer in the record, from 0."""
+        if self.layer is None:
+            drawable = [i for i, layer in enumerate(record) if layer.is_drawable]
+            if not drawable:
+                _ = record.grid  # says why
+            return drawable[-1]
+        if not -len(record) <= self.layer < len(record):
+            raise OutOfRange("layer", self.layer, len(record))
+        return self.layer % len(record)
+
+
+class OneLayer(InLayer):
+    """A method that makes one map from one layer."""
+
+    @abstractmethod
+    def of_layer(self, layer: Attention, query: Float[Tensor, " query"]) -> Float[Tensor, " key"]:
+        """Relevance of a layer's keys for a weighting of its query tokens."""
 
     def __call__(
         self, record: AttentionRecord, query: Float[Tensor, " query"]
@@ -72,14 +87,3 @@ class OneLayer(Method):
         if not maps and refusal is not None:
             raise refusal
         return maps
-
-    def index(self, record: AttentionRecord) -> int:
-        """The number of the layer in the record, from 0."""
-        if self.layer is None:
-            drawable = [i for i, layer in enumerate(record) if layer.is_drawable]
-            if not drawable:
-                _ = record.grid  # says why
-            return drawable[-1]
-        if not -len(record) <= self.layer < len(record):
-            raise OutOfRange("layer", self.layer, len(record))
-        return self.layer % len(record)

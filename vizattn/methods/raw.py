@@ -12,17 +12,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vizattn.errors import MethodError, OutOfRange
-from vizattn.layers import Attention
-from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.base import LayerMaps
 from vizattn.methods.fusion import FUSIONS, fuse
+from vizattn.methods.one_layer import InLayer, layer_setting
 from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
-from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
 
 
 @dataclass(frozen=True)
-class RawAttention(Method):
+class RawAttention(InLayer):
     """What the query looks at in one layer: ``r A``, of one head or of all heads together."""
 
     name: ClassVar[str] = "raw"
@@ -40,13 +39,7 @@ class RawAttention(Method):
     paper: ClassVar[str] = "Vaswani et al. 2017, Attention Is All You Need, eq. 1"
     per_head: ClassVar[bool] = True
 
-    layer: int | None = setting(
-        None,
-        label="Layer",
-        help="Which layer; the last that can be laid over the picture by default.",
-        kind="index",
-        on_page=False,
-    )
+    layer: int | None = layer_setting()
     head: int | None = setting(
         None, label="Head", help="Which head; all of them by default.", kind="index", on_page=False
     )
@@ -58,15 +51,6 @@ class RawAttention(Method):
         choices=FUSIONS,
         on_page=False,
     )
-
-    def asked(self, record: AttentionRecord) -> Attention:
-        """The layer itself."""
-        return record[self._index(record)]
-
-    def shown(self, record: AttentionRecord) -> Tokens:
-        """The keys of the layer."""
-        layer = self.asked(record)
-        return placed(layer, layer.keys)
 
     def __call__(
         self, record: AttentionRecord, query: Float[Tensor, " query"]
@@ -98,7 +82,7 @@ class RawAttention(Method):
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Layer 12, head 3: what the class token attends to``."""
-        index = self._index(record)
+        index = self.index(record)
         n_heads = record[index].n_heads
         head = (
             f"{self.fusion} of {n_heads} head{'s' * (n_heads > 1)}"
@@ -107,13 +91,3 @@ class RawAttention(Method):
         )
         mixed = "" if record[index].is_exact else " (mixed after the softmax)"
         return f"Layer {index + 1}, {head}{mixed}: what {query} attends to"
-
-    def _index(self, record: AttentionRecord) -> int:
-        if self.layer is None:
-            drawable = [i for i, layer in enumerate(record) if layer.is_drawable]
-            if not drawable:
-                _ = record.grid  # says why
-            return drawable[-1]
-        if not -len(record) <= self.layer < len(record):
-            raise OutOfRange("layer", self.layer, len(record))
-        return self.layer % len(record)

@@ -82,8 +82,7 @@ class Rollout(Downward):
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Rollout through 12 layers: what the class token draws on``."""
-        count = len(self._layers(record))
-        return f"Rollout through {count} layer{'s' * (count > 1)}: what {query} draws on"
+        return f"Rollout {self._through_layers(record)}: what {query} draws on"
 
     def _why_not(self, layer: Attention) -> str:
         if self.discard and layer.n_windows > 1:

@@ -97,9 +97,7 @@ class ValueNormRollout(Downward):
 
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Rollout × value norms through 12 layers: what the class token draws on``."""
-        count = len(self._layers(record))
-        through = f"{count} layer{'s' * (count > 1)}"
-        return f"Rollout × value norms through {through}: what {query} draws on"
+        return f"Rollout × value norms {self._through_layers(record)}: what {query} draws on"
 
     def _why_not(self, layer: Attention) -> str:
         return _why_not(layer)
