@@ -13,7 +13,7 @@ FLOORS = {
     "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1, "running": 1,
     "windows": 1, "operations": 1,
     "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
-    "sliding": 2, "graph": 2, "targets": 2, "propagation": 2, "blocks": 1, "tails": 2,
+    "sliding": 2, "graph": 2, "digits": 2, "targets": 2, "propagation": 2, "blocks": 1, "tails": 2,
     "layers": 3, "models": 3, "layouts": 3, "motions": 3,
     "gate": 3, "record": 4, "tracer": 4,
     "methods": 5, "observation": 5,
@@ -24,9 +24,10 @@ FLOORS = {
     "explain": 9, "figures": 9, "animation": 9,
     "recipe": 10, "viewer": 10,
     "export": 11,
-    "ui": 12, "html": 12, "many": 12,
-    "cli": 13,
-    "__main__": 14,
+    "many": 12, "evaluation": 13,
+    "ui": 14, "html": 14,
+    "cli": 15,
+    "__main__": 16,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.

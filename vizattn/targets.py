@@ -65,7 +65,7 @@ def goal_of(
     Raises:
         TargetError: There is no such class, or the model has none.
     """
-    vector, is_logits = _read(output, module, labels, grid)
+    vector, is_logits = vector_of(output, module, labels, grid)
     if isinstance(target, Tensor):
         return _towards(vector, target)
     if is_logits or isinstance(target, int):
@@ -140,10 +140,14 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)
 
 
-def _read(
+def vector_of(
     output: Any, module: nn.Module, labels: Sequence[str], grid: TokenGrid | None
-) -> tuple[Tensor, bool]:
-    """One vector for the picture, and whether it holds logits."""
+) -> tuple[Float[Tensor, " number"], bool]:
+    """One vector for the picture of a batch of one, and whether it holds logits.
+
+    Raises:
+        TargetError: What the model returned is neither logits nor an embedding nor tokens.
+    """
     found, is_logits = _tensor_of(output, module), False
     if isinstance(output, Mapping):
         is_logits = _LOGITS in output

@@ -32,6 +32,8 @@ class VisionModel:
         notes: What a reader of its maps has to know.
         readout: ``class`` or ``mean``: which tokens it reads out; asked of the module when empty.
         checkpoint: How a file of weights fitted, when they came from one.
+        is_multi_label: Whether classes do not exclude each other, so that each has a probability
+            of its own.
     """
 
     module: nn.Module
@@ -42,6 +44,7 @@ class VisionModel:
     notes: tuple[str, ...] = field(default=())
     readout: str = ""
     checkpoint: CheckpointReport | None = None
+    is_multi_label: bool = False
 
 
 @dataclass(frozen=True)
