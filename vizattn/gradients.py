@@ -9,7 +9,9 @@ and parameters, flags, hooks and ``.grad`` of the caller stay as they were.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from vizattn.errors import CaptureError
 from vizattn.graph import Graph
 from vizattn.grid import TokenGrid
 from vizattn.images import ImageSource
+from vizattn.landmarks import by_layers, by_tokens
 from vizattn.layers import Attention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.places import CallPlace
@@ -34,9 +37,11 @@ from vizattn.targets import Goal, Target, goal_of
 from vizattn.tracked import Tracked, track
 
 # What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
-# by pixels (three rules).
+# by pixels (three rules); and by patch embeddings or tokens between layers.
 ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
 NEEDS = (ATTENTION, ADDED, READOUTS, PLAIN, *RULES)
+_TOKENS, _LAYERS = ":tokens", ":layers"
+EXTRAS = tuple(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES))
 
 # Floats of heads' contributions that are turned into coordinates at a time.
 _PART_FLOATS = 2**23
@@ -61,7 +66,9 @@ def capture_gradients(
         needs: Any of ``attention`` (``g`` of every layer), ``added`` (what keys add to tokens,
             ``gives``), ``readouts`` (the model read out after each layer), and ``plain``, ``cp``,
             ``attn`` (derivatives by the pixels, see ``propagation``). Each but ``added`` is one
-            backward pass; readings are a short one for each layer.
+            backward pass; readings are a short one for each layer. With ``:tokens`` behind one of
+            the last three it is relevance of each patch's embedding before its position is added,
+            with ``:layers`` of the tokens that enter each block; both go to ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -72,13 +79,18 @@ def capture_gradients(
         TargetError: There is no such target.
     """
     wanted = tuple(needs)
-    unknown = [name for name in wanted if name not in NEEDS]
+    known = (*NEEDS, *EXTRAS)
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise CaptureError(f"got needs {', '.join(unknown)}; there are {', '.join(NEEDS)}.")
+        raise CaptureError(f"got needs {', '.join(unknown)}; there are {', '.join(known)}.")
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
     size = (pixels.shape[-2], pixels.shape[-1])
-    tracked = track(model.module, pixels, inputs, model.readout, with_blocks=READOUTS in wanted)
+    tracked = track(
+        model.module, pixels, inputs, model.readout,
+        with_blocks=any(name == READOUTS or name.endswith(_LAYERS) for name in wanted),
+        with_parts=any(name.endswith(_TOKENS) for name in wanted),
+    )  # fmt: skip
     seen = tracked.seen
     kept = [
         (call, place)
@@ -87,7 +99,7 @@ def capture_gradients(
     ]
     with torch.inference_mode(False), torch.enable_grad():
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
-    by_pixels, readings = _ask(tracked, goal, kept, wanted)
+    by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
     for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
         _let_go(call)
     layers = layers_of(seen, model, frame, size)
@@ -104,13 +116,14 @@ def capture_gradients(
         tracked.leaf.detach()[0] if by_pixels else None,
         by_pixels,
         layers_of_readings(readings, layers, kept),
+        extras,
     )
 
 
 def _ask(
     tracked: Tracked, goal: Goal, kept: Kept, wanted: tuple[str, ...]
-) -> tuple[dict[str, Tensor], list[tuple[int, AttentionCall]]]:
-    """One backward pass for each thing that is wanted; what came to the pixels, and readings."""
+) -> tuple[dict[str, Tensor], list[tuple[int, AttentionCall]], dict[str, Tensor]]:
+    """One backward pass for each thing that is wanted: what came to pixels, readings, extras."""
     graph, calls = Graph(goal.scalar), [call for call, _ in kept]
     with torch.inference_mode(False), torch.enable_grad():
         nodes = graph.nodes_of(calls)
@@ -123,20 +136,30 @@ def _ask(
                 call.gradient = gradient.mT if call.is_turned else gradient
         readings = read_out(tracked, goal, kept, nodes) if READOUTS in wanted else []
         attention = {node: call.is_turned for node, call in zip(nodes, calls, strict=True)}
+        rules = partial(_rules, graph, attention)
         by_pixels = {
-            rule: _by_pixels(rule, graph, tracked.leaf, attention)
+            rule: _by_pixels(graph, tracked.leaf, rules(rule))
             for rule in (PLAIN, *RULES)
             if rule in wanted
         }
-    return by_pixels, readings
+        extras = {}
+        for name in (each for each in wanted if each in EXTRAS):
+            find = by_tokens if name.endswith(_TOKENS) else by_layers
+            extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
+    return by_pixels, readings, extras
+
+
+def _rules(graph: Graph, attention: dict[Node, bool], rule: str) -> AbstractContextManager[None]:
+    """What changes derivatives on the way down; nothing for plain ones."""
+    if rule == PLAIN:
+        return nullcontext()
+    return changed_rules(rule, graph.consumers, attention)
 
 
 def _by_pixels(
-    rule: str, graph: Graph, leaf: Tensor, attention: dict[Node, bool]
+    graph: Graph, leaf: Tensor, rules: AbstractContextManager[None]
 ) -> Float[Tensor, "3 height width"]:
-    if rule == PLAIN:
-        return torch.autograd.grad(graph.root, leaf, retain_graph=True)[0][0]
-    with changed_rules(rule, graph.consumers, attention):
+    with rules:
         return torch.autograd.grad(graph.root, leaf, retain_graph=True)[0][0]
 
 

@@ -10,6 +10,7 @@ from vizattn.methods.gae import GAE
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
 from vizattn.methods.legrad import LeGrad
+from vizattn.methods.libragrad import LibraGrad
 from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
@@ -31,6 +32,7 @@ METHODS: dict[str, type[Method]] = {
         AttentionGradCAM,
         CPLRP,
         AttnLRP,
+        LibraGrad,
         GradientInput,
     )
 }
@@ -58,6 +60,7 @@ __all__ = [
     "GradientRollout",
     "LayerMaps",
     "LeGrad",
+    "LibraGrad",
     "Method",
     "Pixel",
     "Query",

@@ -2,12 +2,14 @@
 
     map_p = Σ over pixels x of patch p and their colours:  x · ∂y/∂x
 
-The gradient is a plain one, or one whose rules were changed on the way down (``propagation``).
+The gradient is a plain one, or one whose rules were changed on the way down (``propagation``). In
+place of pixels it can be the patch's embedding, before its position is added: a model may normalise
+pixels first, and then their plain gradient is at right angles to them.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,9 +19,21 @@ from vizattn.errors import MethodError
 from vizattn.layers import Attention
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.query import Asker, placed
+from vizattn.methods.settings import setting
 from vizattn.methods.stream import finer
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
+
+
+def where() -> Any:
+    """The setting that they share."""
+    return setting(
+        "pixels",
+        label="Relevance of",
+        help="Whether relevance is that of pixels, or of patch embeddings before their position.",
+        kind="choice",
+        choices=("pixels", "tokens"),
+    )
 
 
 class ByPixels(Method):
@@ -34,6 +48,13 @@ class ByPixels(Method):
     is_share: ClassVar[bool] = False
     has_query: ClassVar[bool] = False
     says: ClassVar[str]
+    at: str
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """By pixels, or by tokens."""
+        (rule,) = self.needs
+        return (rule,) if self.at == "pixels" else (f"{rule}:{self.at}",)
 
     def asked(self, record: AttentionRecord) -> Attention:
         """The last layer that can be laid over the picture; the target alone decides."""
@@ -55,18 +76,36 @@ class ByPixels(Method):
         query: Float[Tensor, " query"],  # noqa: ARG002
     ) -> Float[Tensor, " token"]:
         """Relevance of every patch for the target; tokens without a place have none."""
-        gradient = record.input_gradients.get(self.needs[0])
+        (need,) = self.wanted
+        tokens = self.shown(record)
+        total = torch.zeros(tokens.grid.n_tokens)
+        if need in record.extras:
+            return self._by_tokens(total, record.extras[need], tokens)
+        gradient = record.input_gradients.get(need)
         if gradient is None or record.pixels is None:
             raise MethodError(
-                f"{self.name} needs derivatives of a target by the pixels, and this record has "
+                f"{self.name} needs derivatives of a target by the {self.at}, and this record has "
                 f"none. Capture it with capture_gradients(model, image, target, "
-                f"needs=[{self.needs[0]!r}])."
+                f"needs=[{need!r}])."
             )
-        tokens = self.shown(record)
         by_pixel = (record.pixels.float() * gradient.float()).sum(0)
-        total = torch.zeros(tokens.grid.n_tokens, dtype=torch.float64)
-        total.index_add_(0, _patches(record, tokens).flatten(), by_pixel.double().flatten().cpu())
-        return total.float()
+        return (
+            total.double()
+            .index_add_(0, _patches(record, tokens).flatten(), by_pixel.double().flatten().cpu())
+            .float()
+        )
+
+    def _by_tokens(
+        self, total: Float[Tensor, " token"], found: Float[Tensor, " patch"], tokens: Tokens
+    ) -> Float[Tensor, " token"]:
+        grid = tokens.grid
+        if len(found) != grid.n_patches:
+            raise MethodError(
+                f"the embedding has {len(found)} patches and the finest map {grid.n_patches}, so "
+                f"its relevance has no place there. Relevance of pixels has."
+            )
+        total[grid.prefix :] = found
+        return total
 
     def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """The one map that there is, as of the last layer that can be drawn."""
@@ -79,7 +118,8 @@ class ByPixels(Method):
 
     def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002
         """``Gradient × input for class 3: what raises it, and below zero what lowers it``."""
-        return f"{self.says} for {record.target}: what raises it, and below zero what lowers it"
+        of = "" if self.at == "pixels" else " of patch embeddings"
+        return f"{self.says}{of} for {record.target}: what raises it, and below zero what lowers it"
 
 
 def _patches(record: AttentionRecord, tokens: Tokens) -> Int[Tensor, "height width"]:
