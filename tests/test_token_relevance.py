@@ -20,14 +20,14 @@ RULES = {"plain": GradientInput, "cp": CPLRP, "attn": AttnLRP}
 def test_relevance_of_patch_embeddings_is_that_of_a_pass_with_the_rules_in_it(
     rule, tiny_vit, pixels, tmp_path
 ):
-    small, method = pixels[:, :, :48], RULES[rule](at="tokens")
+    small, method = pixels[:, :, :48], RULES[rule](of="tokens")
     assert method.wanted == (f"{rule}:tokens",)
     record = capture_gradients(tiny_vit.double(), small, TARGET, needs=method.wanted)
     _, expected, _, _ = oracle.propagated(tiny_vit, small, TARGET, rule)
     heat = method.heatmap(record)
     assert relative_error(heat.values.flatten(), expected) < BOUND
     assert " of patch embeddings for class 3 with logit" in heat.sentence
-    assert heat.made["settings"] == {"at": "tokens"}
+    assert heat.made["settings"] == {"of": "tokens"}
     loaded = AttentionRecord.load(record.save(tmp_path / "record"))
     assert torch.equal(method.heatmap(loaded).values, heat.values)
 
@@ -75,7 +75,7 @@ def test_merged_patches_have_their_embeddings_on_the_finest_grid_and_no_sum_over
     )
     model, pixels = randomised(model), torch.randn(3, 56, 56)
     record = capture_gradients(model, pixels, needs=["cp:tokens"])
-    assert CPLRP(at="tokens").heatmap(record).values.shape == (14, 14)
+    assert CPLRP(of="tokens").heatmap(record).values.shape == (14, 14)
     with pytest.raises(CaptureError, match="not all blocks of SwinTransformer take the same"):
         capture_gradients(model, pixels, needs=["cp:layers"])
 
@@ -97,13 +97,11 @@ def test_embeddings_that_are_not_there_or_no_vector_per_patch_are_refused(tiny_t
     with pytest.raises(CaptureError, match="no patch embedding was found in Mirrored: its pixels"):
         capture_gradients(lost, pixels, needs=["cp:tokens"])
     large = Mirrored(tiny_timm, torch.nn.Conv2d(3, 3, 1)).eval()
-    with pytest.raises(
-        CaptureError, match=r"numbers of shape \(1, 3, 64, 64\), .* pixels works"
-    ):
+    with pytest.raises(CaptureError, match=r"numbers of shape \(1, 3, 64, 64\), .* pixels works"):
         capture_gradients(large, pixels, needs=["cp:tokens"])
 
 
 def test_a_record_of_pixels_is_no_record_of_embeddings(tiny_timm, pixels):
     record = capture_gradients(tiny_timm, pixels, needs=["cp"])
     with pytest.raises(MethodError, match=r"by the tokens, .* needs=\['cp:tokens'\]"):
-        CPLRP(at="tokens").heatmap(record)
+        CPLRP(of="tokens").heatmap(record)

@@ -44,4 +44,4 @@ class AttnLRP(ByPixels):
     needs: ClassVar[tuple[str, ...]] = ("attn",)
     says: ClassVar[str] = "Relevance propagation through attention"
 
-    at: str = where()
+    of: str = where()

@@ -48,13 +48,13 @@ class ByPixels(Method):
     is_share: ClassVar[bool] = False
     has_query: ClassVar[bool] = False
     says: ClassVar[str]
-    at: str
+    of: str
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """By pixels, or by tokens."""
         (rule,) = self.needs
-        return (rule,) if self.at == "pixels" else (f"{rule}:{self.at}",)
+        return (rule,) if self.of == "pixels" else (f"{rule}:{self.of}",)
 
     def asked(self, record: AttentionRecord) -> Attention:
         """The last layer that can be laid over the picture; the target alone decides."""
@@ -84,7 +84,7 @@ class ByPixels(Method):
         gradient = record.input_gradients.get(need)
         if gradient is None or record.pixels is None:
             raise MethodError(
-                f"{self.name} needs derivatives of a target by the {self.at}, and this record has "
+                f"{self.name} needs derivatives of a target by the {self.of}, and this record has "
                 f"none. Capture it with capture_gradients(model, image, target, "
                 f"needs=[{need!r}])."
             )
@@ -118,8 +118,8 @@ class ByPixels(Method):
 
     def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002
         """``Gradient × input for class 3: what raises it, and below zero what lowers it``."""
-        of = "" if self.at == "pixels" else " of patch embeddings"
-        return f"{self.says}{of} for {record.target}: what raises it, and below zero what lowers it"
+        tokens = "" if self.of == "pixels" else " of patch embeddings"
+        return f"{self.says}{tokens} for {record.target}: what raises it, and below zero what lowers it"
 
 
 def _patches(record: AttentionRecord, tokens: Tokens) -> Int[Tensor, "height width"]:

@@ -35,4 +35,4 @@ class GradientInput(ByPixels):
     needs: ClassVar[tuple[str, ...]] = ("plain",)
     says: ClassVar[str] = "Gradient × input"
 
-    at: str = where()
+    of: str = where()

@@ -43,4 +43,4 @@ class CPLRP(ByPixels):
     needs: ClassVar[tuple[str, ...]] = ("cp",)
     says: ClassVar[str] = "Relevance propagation"
 
-    at: str = where()
+    of: str = where()
