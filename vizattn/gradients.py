@@ -26,7 +26,7 @@ from vizattn.errors import CaptureError
 from vizattn.graph import Graph
 from vizattn.grid import TokenGrid
 from vizattn.images import ImageSource
-from vizattn.landmarks import by_layers, by_tokens
+from vizattn.landmarks import by_layers, by_tokens, last_read
 from vizattn.layers import Attention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.places import CallPlace
@@ -37,11 +37,15 @@ from vizattn.targets import Goal, Target, goal_of
 from vizattn.tracked import Tracked, track
 
 # What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
-# by pixels (three rules); and by patch embeddings or tokens between layers.
+# by pixels (three rules); and by patch embeddings, tokens between layers, or before the last.
 ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
 NEEDS = (ATTENTION, ADDED, READOUTS, PLAIN, *RULES)
 _TOKENS, _LAYERS = ":tokens", ":layers"
-EXTRAS = tuple(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES))
+FEATURES = "features"
+EXTRAS = (
+    *(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES)),
+    FEATURES,
+)
 
 # Floats of heads' contributions that are turned into coordinates at a time.
 _PART_FLOATS = 2**23
@@ -68,7 +72,8 @@ def capture_gradients(
             ``attn`` (derivatives by the pixels, see ``propagation``). Each but ``added`` is one
             backward pass; readings are a short one for each layer. With ``:tokens`` behind one of
             the last three it is relevance of each patch's embedding before its position is added,
-            with ``:layers`` of the tokens that enter each block; both go to ``extras``.
+            with ``:layers`` of the tokens that enter each block. ``features`` are the tokens that
+            the last attention reads, and derivatives by them. These go to ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -89,7 +94,7 @@ def capture_gradients(
     tracked = track(
         model.module, pixels, inputs, model.readout,
         with_blocks=any(name == READOUTS or name.endswith(_LAYERS) for name in wanted),
-        with_parts=any(name.endswith(_TOKENS) for name in wanted),
+        with_parts=any(name == FEATURES or name.endswith(_TOKENS) for name in wanted),
     )  # fmt: skip
     seen = tracked.seen
     kept = [
@@ -144,6 +149,9 @@ def _ask(
         }
         extras = {}
         for name in (each for each in wanted if each in EXTRAS):
+            if name == FEATURES:
+                extras[name] = last_read(tracked, graph, kept, nodes)
+                continue
             find = by_tokens if name.endswith(_TOKENS) else by_layers
             extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
     return by_pixels, readings, extras

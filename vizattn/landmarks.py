@@ -6,20 +6,25 @@ a module matters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from vizattn.blocks import block_of
 from vizattn.calls import AttentionCall
 from vizattn.errors import CaptureError
-from vizattn.graph import Graph
+from vizattn.graph import VIEWS, Graph
 from vizattn.grid import TokenGrid
 from vizattn.places import CallPlace
 from vizattn.tracked import Tracked
+
+# What makes queries, keys and values of tokens, and what only moves tokens about before that.
+_LINEAR = ("Addmm", "Mm")
+_MOVES = (*VIEWS, "Roll", "ConstantPad", "Slice", "Expand", "Index", "Split", "Unbind", "Select")
 
 # Where positions or learnt tokens join the patches, and the embedding is over.
 _JOINS = ("AddBackward", "CatBackward")
@@ -97,6 +102,61 @@ def _entering(tracked: Tracked, kept: Kept) -> tuple[list[Tensor], list[TokenGri
             f"relevance cannot be added up. Relevance of pixels works."
         )
     return entering, grids
+
+
+def last_read(
+    tracked: Tracked, graph: Graph, kept: Kept, nodes: Sequence[Node]
+) -> Float[Tensor, "2 token dim"]:
+    """The tokens that the last attention makes queries, keys and values of, and their derivative.
+
+    In a usual block that is what its first normalisation put out.
+
+    Args:
+        tracked: A pass that kept what its parts put out.
+        graph: The graph of the target.
+        kept: Its attention calls.
+        nodes: The nodes of these calls.
+
+    Raises:
+        CaptureError: The tokens were not found, or do not lie on the grid of the keys.
+    """
+    call, place = kept[-1]
+    read = _read(tracked, nodes[-1])
+    if read is not None and place.keys is not None:
+        (gradient,) = torch.autograd.grad(graph.root, [read], retain_graph=True)
+        rows = [tokens_on(place.keys.grid, each) for each in (read, gradient)]
+        if rows[0] is not None and rows[1] is not None:
+            return torch.stack([rows[0], rows[1]])
+    raise CaptureError(
+        f"it was not found what tokens {call.module or 'the last attention call'} makes its keys "
+        f"and values of, or they are not those that are shown. GAE needs no such thing."
+    )
+
+
+def _read(tracked: Tracked, node: Node) -> Tensor | None:
+    """What all linear layers before an attention call take in, when that is one and the same."""
+    linear = _below(node, stop=lambda each: each.name().startswith(_LINEAR))
+    sources = set()
+    for each in linear:
+        sources |= _below(each, stop=lambda found: not found.name().startswith(_MOVES))
+    made = {tensor.grad_fn: tensor for tensor in tracked.made if tensor.grad_fn is not None}
+    return made.get(sources.pop()) if len(sources) == 1 else None
+
+
+def _below(node: Node, stop: Callable[[Node], bool]) -> set[Node]:
+    """The first nodes on all ways down from one, itself left out, at which to stop."""
+    found, seen = set(), {node}
+    waiting = [below for below, _ in node.next_functions if below is not None]
+    while waiting:
+        each = waiting.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if stop(each):
+            found.add(each)
+        else:
+            waiting += [below for below, _ in each.next_functions if below is not None]
+    return found
 
 
 def tokens_on(

@@ -7,6 +7,7 @@ from vizattn.methods.attention_gradcam import AttentionGradCAM
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.gae import GAE
+from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
 from vizattn.methods.legrad import LeGrad
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
         GradientRollout,
         LeGrad,
         AttentionGradCAM,
+        GradCAM,
         CPLRP,
         AttnLRP,
         LibraGrad,
@@ -56,6 +58,7 @@ __all__ = [
     "Asker",
     "AttentionGradCAM",
     "AttnLRP",
+    "GradCAM",
     "GradientInput",
     "GradientRollout",
     "LayerMaps",

@@ -119,7 +119,8 @@ class ByPixels(Method):
     def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002
         """``Gradient × input for class 3: what raises it, and below zero what lowers it``."""
         tokens = "" if self.of == "pixels" else " of patch embeddings"
-        return f"{self.says}{tokens} for {record.target}: what raises it, and below zero what lowers it"
+        says = "what raises it, and below zero what lowers it"
+        return f"{self.says}{tokens} for {record.target}: {says}"
 
 
 def _patches(record: AttentionRecord, tokens: Tokens) -> Int[Tensor, "height width"]:
