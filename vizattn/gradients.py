@@ -8,6 +8,7 @@ and parameters, flags, hooks and ``.grad`` of the caller stay as they were.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -29,11 +30,13 @@ from vizattn.images import ImageSource
 from vizattn.landmarks import by_layers, by_tokens, last_read
 from vizattn.layers import Attention
 from vizattn.models import VisionModel, wrap_model
+from vizattn.observation import run_module
 from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
 from vizattn.readouts import Kept, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
-from vizattn.targets import Goal, Target, goal_of
+from vizattn.straight import BASELINES, Values, integrated
+from vizattn.targets import Goal, Target, goal_of, values_of
 from vizattn.tracked import Tracked, track
 
 # What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
@@ -46,6 +49,9 @@ EXTRAS = (
     *(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES)),
     FEATURES,
 )
+# And what takes passes of its own, with settings in the word.
+_WAY = "integrated:"
+PASSES = {"integrated:black:20": rf"integrated:({'|'.join(BASELINES)}):[1-9]\d*"}
 
 # Floats of heads' contributions that are turned into coordinates at a time.
 _PART_FLOATS = 2**23
@@ -73,7 +79,9 @@ def capture_gradients(
             backward pass; readings are a short one for each layer. With ``:tokens`` behind one of
             the last three it is relevance of each patch's embedding before its position is added,
             with ``:layers`` of the tokens that enter each block. ``features`` are the tokens that
-            the last attention reads, and derivatives by them. These go to ``extras``.
+            the last attention reads, and derivatives by them. ``integrated:black:20`` is the mean
+            derivative by the pixels from a baseline (``black``, ``mean``, ``blur``) in so many
+            steps, each a pass of its own. These go to ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -84,10 +92,7 @@ def capture_gradients(
         TargetError: There is no such target.
     """
     wanted = tuple(needs)
-    known = (*NEEDS, *EXTRAS)
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise CaptureError(f"got needs {', '.join(unknown)}; there are {', '.join(known)}.")
+    _refuse_unknown(wanted)
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
     size = (pixels.shape[-2], pixels.shape[-1])
@@ -105,6 +110,10 @@ def capture_gradients(
     with torch.inference_mode(False), torch.enable_grad():
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
     by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
+    values = _values(tracked.twin, goal, _grid(kept), inputs)
+    for name in wanted:
+        if name.startswith(_WAY):
+            extras |= integrated(name, values, tracked, model.transform)
     for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
         _let_go(call)
     layers = layers_of(seen, model, frame, size)
@@ -118,7 +127,7 @@ def capture_gradients(
         seen.output[0].detach() if isinstance(seen.output, Tensor) else None,
         model.notes,
         goal.words if set(wanted) - {ADDED} else "",
-        tracked.leaf.detach()[0] if by_pixels else None,
+        tracked.leaf.detach()[0] if by_pixels or _WAY in "".join(wanted) else None,
         by_pixels,
         layers_of_readings(readings, layers, kept),
         extras,
@@ -155,6 +164,27 @@ def _ask(
             find = by_tokens if name.endswith(_TOKENS) else by_layers
             extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
     return by_pixels, readings, extras
+
+
+def _refuse_unknown(wanted: tuple[str, ...]) -> None:
+    known = (*NEEDS, *EXTRAS)
+    unknown = [
+        name
+        for name in wanted
+        if name not in known and not any(re.fullmatch(form, name) for form in PASSES.values())
+    ]
+    if unknown:
+        words = ", ".join((*known, *PASSES))
+        raise CaptureError(f"got needs {', '.join(unknown)}; there are {words}.")
+
+
+def _values(twin: nn.Module, goal: Goal, grid: TokenGrid | None, inputs: dict[str, Any]) -> Values:
+    """What was asked about, as a function of any pictures."""
+
+    def values(batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, " batch"]:
+        return values_of(run_module(twin, batch, inputs), twin, goal, grid)
+
+    return values
 
 
 def _rules(graph: Graph, attention: dict[Node, bool], rule: str) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from vizattn.methods.gae import GAE
 from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
+from vizattn.methods.integrated import IntegratedGradients
 from vizattn.methods.legrad import LeGrad
 from vizattn.methods.libragrad import LibraGrad
 from vizattn.methods.lrp import CPLRP
@@ -35,6 +36,7 @@ METHODS: dict[str, type[Method]] = {
         CPLRP,
         AttnLRP,
         LibraGrad,
+        IntegratedGradients,
         GradientInput,
     )
 }
@@ -61,6 +63,7 @@ __all__ = [
     "GradCAM",
     "GradientInput",
     "GradientRollout",
+    "IntegratedGradients",
     "LayerMaps",
     "LeGrad",
     "LibraGrad",

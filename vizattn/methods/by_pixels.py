@@ -36,25 +36,13 @@ def where() -> Any:
     )
 
 
-class ByPixels(Method):
-    """A method that sums relevance of pixels over the patches of the finest grid.
-
-    Attributes:
-        says: What a map is, for a sentence.
-    """
+class OnFinestGrid(Method):
+    """A method that gives relevance of the picture itself, laid on the finest grid of patches."""
 
     class_agnostic: ClassVar[bool] = False
     is_signed: ClassVar[bool] = True
     is_share: ClassVar[bool] = False
     has_query: ClassVar[bool] = False
-    says: ClassVar[str]
-    of: str
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """By pixels, or by tokens."""
-        (rule,) = self.needs
-        return (rule,) if self.of == "pixels" else (f"{rule}:{self.of}",)
 
     def asked(self, record: AttentionRecord) -> Attention:
         """The last layer that can be laid over the picture; the target alone decides."""
@@ -70,6 +58,31 @@ class ByPixels(Method):
             finest = finer(finest, each)
         return Tokens(finest.grid, finest.frame)
 
+    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
+        """The one map that there is, as of the last layer that can be drawn."""
+        if at is not None:
+            raise self.no_query()
+        last = max(i for i, layer in enumerate(record) if layer is self.asked(record))
+        relevance = self(record, torch.zeros(0)).unsqueeze(0)
+        return [LayerMaps(last, self.shown(record), relevance)]
+
+
+class ByPixels(OnFinestGrid):
+    """A method that sums pixels times a gradient over the patches, or embeddings times theirs.
+
+    Attributes:
+        says: What a map is, for a sentence.
+    """
+
+    says: ClassVar[str]
+    of: str
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """By pixels, or by tokens."""
+        (rule,) = self.needs
+        return (rule,) if self.of == "pixels" else (f"{rule}:{self.of}",)
+
     def __call__(
         self,
         record: AttentionRecord,
@@ -77,10 +90,8 @@ class ByPixels(Method):
     ) -> Float[Tensor, " token"]:
         """Relevance of every patch for the target; tokens without a place have none."""
         (need,) = self.wanted
-        tokens = self.shown(record)
-        total = torch.zeros(tokens.grid.n_tokens)
         if need in record.extras:
-            return self._by_tokens(total, record.extras[need], tokens)
+            return self._by_tokens(record.extras[need], self.shown(record))
         gradient = record.input_gradients.get(need)
         if gradient is None or record.pixels is None:
             raise MethodError(
@@ -89,38 +100,33 @@ class ByPixels(Method):
                 f"needs=[{need!r}])."
             )
         by_pixel = (record.pixels.float() * gradient.float()).sum(0)
-        return (
-            total.double()
-            .index_add_(0, _patches(record, tokens).flatten(), by_pixel.double().flatten().cpu())
-            .float()
-        )
-
-    def _by_tokens(
-        self, total: Float[Tensor, " token"], found: Float[Tensor, " patch"], tokens: Tokens
-    ) -> Float[Tensor, " token"]:
-        grid = tokens.grid
-        if len(found) != grid.n_patches:
-            raise MethodError(
-                f"the embedding has {len(found)} patches and the finest map {grid.n_patches}, so "
-                f"its relevance has no place there. Relevance of pixels has."
-            )
-        total[grid.prefix :] = found
-        return total
-
-    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
-        """The one map that there is, as of the last layer that can be drawn."""
-        if at is not None:
-            raise self.no_query()
-        last = max(i for i, layer in enumerate(record) if layer is self.asked(record))
-        tokens = self.shown(record)
-        relevance = self(record, torch.zeros(0)).unsqueeze(0)
-        return [LayerMaps(last, tokens, relevance)]
+        return summed(record, self.shown(record), by_pixel)
 
     def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002
         """``Gradient × input for class 3: what raises it, and below zero what lowers it``."""
         tokens = "" if self.of == "pixels" else " of patch embeddings"
         says = "what raises it, and below zero what lowers it"
         return f"{self.says}{tokens} for {record.target}: {says}"
+
+    def _by_tokens(self, found: Float[Tensor, " patch"], tokens: Tokens) -> Float[Tensor, " token"]:
+        grid = tokens.grid
+        if len(found) != grid.n_patches:
+            raise MethodError(
+                f"the embedding has {len(found)} patches and the finest map {grid.n_patches}, so "
+                f"its relevance has no place there. Relevance of pixels has."
+            )
+        total = torch.zeros(grid.n_tokens)
+        total[grid.prefix :] = found
+        return total
+
+
+def summed(
+    record: AttentionRecord, tokens: Tokens, by_pixel: Float[Tensor, "height width"]
+) -> Float[Tensor, " token"]:
+    """Sums over the patches of a grid; tokens without a place get none."""
+    total = torch.zeros(tokens.grid.n_tokens, dtype=torch.float64)
+    total.index_add_(0, _patches(record, tokens).flatten(), by_pixel.double().flatten().cpu())
+    return total.float()
 
 
 def _patches(record: AttentionRecord, tokens: Tokens) -> Int[Tensor, "height width"]:
