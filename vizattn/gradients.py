@@ -27,7 +27,7 @@ from vizattn.errors import CaptureError
 from vizattn.graph import Graph
 from vizattn.grid import TokenGrid
 from vizattn.images import ImageSource
-from vizattn.landmarks import by_layers, by_tokens, last_read
+from vizattn.landmarks import by_layers, by_tokens, last_read, lengths
 from vizattn.layers import Attention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.observation import run_module
@@ -35,7 +35,7 @@ from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
 from vizattn.readouts import Kept, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
-from vizattn.straight import BASELINES, Values, integrated
+from vizattn.straight import BASELINES, Values, integrated, last_attention
 from vizattn.targets import Goal, Target, goal_of, values_of
 from vizattn.tracked import Tracked, track
 
@@ -44,14 +44,18 @@ from vizattn.tracked import Tracked, track
 ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
 NEEDS = (ATTENTION, ADDED, READOUTS, PLAIN, *RULES)
 _TOKENS, _LAYERS = ":tokens", ":layers"
-FEATURES = "features"
+FEATURES, LENGTHS = "features", "lengths"
 EXTRAS = (
     *(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES)),
     FEATURES,
+    LENGTHS,
 )
 # And what takes passes of its own, with settings in the word.
 _WAY = "integrated:"
-PASSES = {"integrated:black:20": rf"integrated:({'|'.join(BASELINES)}):[1-9]\d*"}
+PASSES = {
+    "integrated:black:20": rf"integrated:({'|'.join(BASELINES)}):[1-9]\d*",
+    "path:20": r"path:[1-9]\d*",
+}
 
 # Floats of heads' contributions that are turned into coordinates at a time.
 _PART_FLOATS = 2**23
@@ -81,7 +85,9 @@ def capture_gradients(
             with ``:layers`` of the tokens that enter each block. ``features`` are the tokens that
             the last attention reads, and derivatives by them. ``integrated:black:20`` is the mean
             derivative by the pixels from a baseline (``black``, ``mean``, ``blur``) in so many
-            steps, each a pass of its own. These go to ``extras``.
+            steps, and ``path:20`` those by the last attention's weights from the mean colour, each
+            step a pass of its own; ``lengths`` are those of the tokens that enter each block. All
+            these go to ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -98,15 +104,11 @@ def capture_gradients(
     size = (pixels.shape[-2], pixels.shape[-1])
     tracked = track(
         model.module, pixels, inputs, model.readout,
-        with_blocks=any(name == READOUTS or name.endswith(_LAYERS) for name in wanted),
+        with_blocks=any(name in (READOUTS, LENGTHS) or name.endswith(_LAYERS) for name in wanted),
         with_parts=any(name == FEATURES or name.endswith(_TOKENS) for name in wanted),
     )  # fmt: skip
     seen = tracked.seen
-    kept = [
-        (call, place)
-        for call, place in zip(seen.calls, seen.places, strict=True)
-        if place.kind != "outside"
-    ]
+    kept = seen.on_picture
     with torch.inference_mode(False), torch.enable_grad():
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
     by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
@@ -114,6 +116,8 @@ def capture_gradients(
     for name in wanted:
         if name.startswith(_WAY):
             extras |= integrated(name, values, tracked, model.transform)
+        elif name.startswith("path:"):
+            extras |= last_attention(name, tracked, goal, _grid(kept), inputs)
     for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
         _let_go(call)
     layers = layers_of(seen, model, frame, size)
@@ -160,9 +164,11 @@ def _ask(
         for name in (each for each in wanted if each in EXTRAS):
             if name == FEATURES:
                 extras[name] = last_read(tracked, graph, kept, nodes)
-                continue
-            find = by_tokens if name.endswith(_TOKENS) else by_layers
-            extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
+            elif name == LENGTHS:
+                extras[name] = lengths(tracked, kept)
+            else:
+                find = by_tokens if name.endswith(_TOKENS) else by_layers
+                extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
     return by_pixels, readings, extras
 
 

@@ -75,13 +75,32 @@ def by_layers(
     for tensor, gradient, grid in zip(entering, gradients, grids, strict=True):
         rows = [tokens_on(grid, each) for each in (tensor, gradient)]
         if rows[0] is None or rows[1] is None:
-            raise CaptureError(
-                f"a block of {type(tracked.twin).__name__} takes in numbers of shape "
-                f"{tuple(tensor.shape)}, which is not one vector for each of {grid.n_tokens} "
-                f"tokens. Relevance of pixels works."
-            )
+            raise _unfit(tracked, tensor, grid)
         summed.append((rows[0].double() * rows[1].double()).sum(-1).float())
     return torch.stack(summed)
+
+
+def lengths(tracked: Tracked, kept: Kept) -> Float[Tensor, "layer token"]:
+    """How long the tokens are that enter each block.
+
+    Raises:
+        CaptureError: What enters a block is not known, or not the tokens that attend in it.
+    """
+    found = []
+    for tensor, grid in zip(*_entering(tracked, kept), strict=True):
+        tokens = tokens_on(grid, tensor)
+        if tokens is None:
+            raise _unfit(tracked, tensor, grid)
+        found.append(torch.linalg.vector_norm(tokens.float(), dim=-1))
+    return torch.stack(found)
+
+
+def _unfit(tracked: Tracked, tensor: Tensor, grid: TokenGrid) -> CaptureError:
+    return CaptureError(
+        f"a block of {type(tracked.twin).__name__} takes in numbers of shape "
+        f"{tuple(tensor.shape)}, which is not one vector for each of {grid.n_tokens} tokens. "
+        f"GAE and relevance of pixels need no such thing."
+    )
 
 
 def _entering(tracked: Tracked, kept: Kept) -> tuple[list[Tensor], list[TokenGrid]]:
@@ -98,8 +117,8 @@ def _entering(tracked: Tracked, kept: Kept) -> tuple[list[Tensor], list[TokenGri
             grids.append(place.queries.grid)
     if not grids or len(grids) < len(calls) or len(set(grids)) > 1:
         raise CaptureError(
-            f"not all blocks of {type(tracked.twin).__name__} take the same tokens in, so their "
-            f"relevance cannot be added up. Relevance of pixels works."
+            f"not all blocks of {type(tracked.twin).__name__} take the same tokens in, so they "
+            f"cannot be asked alike. Relevance of pixels works, and GAE."
         )
     return entering, grids
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from vizattn.capture import layer_of
 from vizattn.errors import CaptureError, VizattnError
-from vizattn.tracked import Tracked
+from vizattn.graph import Graph
+from vizattn.grid import TokenGrid
+from vizattn.targets import Goal, values_of
+from vizattn.tracked import Tracked, track
 
 # Where a way can begin.
 BASELINES = ("black", "mean", "blur")
@@ -53,6 +58,42 @@ def integrated(
     with torch.no_grad():
         ends = values(torch.stack([start, end])).float()
     return {need: total / int(steps), f"{need}:start": start, f"{need}:ends": ends}
+
+
+def last_attention(
+    need: str, tracked: Tracked, goal: Goal, grid: TokenGrid | None, inputs: dict[str, Any]
+) -> dict[str, Tensor]:
+    """What the target gains from the last attention, on the way from the mean colour.
+
+    The pictures on the way are k/K of this one, k from 1 to K. Each has its own values, so its
+    derivative by the weights is ``g_k v_kᵀ``; standing beside each other, all ``g_k`` times all
+    ``v_k`` are their sum, and no matrix of weights is ever made.
+
+    Args:
+        need: What is asked for: ``path`` and the number of steps K.
+        tracked: A pass of the picture.
+        goal: What was asked about.
+        grid: The grid of the output tokens.
+        inputs: Further keyword arguments of the forward pass.
+
+    Returns:
+        With ``:g`` and ``:v`` behind the word, both for the last call, steps side by side: the
+        values are divided by their number.
+    """
+    steps = int(need.split(":")[1])
+    end, found = tracked.leaf.detach()[0], []
+    for step in range(1, steps + 1):
+        seen = track(tracked.twin, end * step / steps, inputs).seen
+        with torch.inference_mode(False), torch.enable_grad():
+            scalar = values_of(seen.output, tracked.twin, goal, grid)[0]
+            call, place = seen.on_picture[-1]
+            (gradient,) = Graph(scalar).gradients(Graph(scalar).nodes_of([call]))
+        call.gradient = gradient.mT if call.is_turned else gradient
+        layer = layer_of(call, place)
+        assert layer.g is not None
+        found.append((layer.g.detach(), layer.v.detach() / steps))
+    g, v = (torch.cat(each, dim=-1) for each in zip(*found, strict=True))
+    return {f"{need}:g": g, f"{need}:v": v}
 
 
 def parts(steps: int, n_pixels: int) -> list[Float[Tensor, " part"]]:

@@ -6,6 +6,7 @@ from vizattn.errors import UnknownName
 from vizattn.methods.attention_gradcam import AttentionGradCAM
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.beyond_intuition import BeyondIntuition
 from vizattn.methods.gae import GAE
 from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        BeyondIntuition,
         LeGrad,
         AttentionGradCAM,
         GradCAM,
@@ -60,6 +62,7 @@ __all__ = [
     "Asker",
     "AttentionGradCAM",
     "AttnLRP",
+    "BeyondIntuition",
     "GradCAM",
     "GradientInput",
     "GradientRollout",
