@@ -19,7 +19,7 @@ FLOORS = {
     "methods": 5, "observation": 5,
     "capture": 6, "tracked": 6, "shares": 6,
     "overlay": 7, "batch": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,
-    "readouts": 7, "gradients": 8,
+    "readouts": 7, "landmarks": 7, "straight": 7, "gradients": 8,
     "drawing": 8,
     "explain": 9, "figures": 9, "animation": 9,
     "recipe": 10, "viewer": 10,

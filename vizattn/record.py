@@ -39,6 +39,7 @@ class AttentionRecord(Sequence[Attention]):
         readouts: The layers once more, as if the model had been read out after each: their ``g`` is
             the derivative of that reading. Of a model with a pooling head, the head's own attention
             to the tokens after each layer.
+        extras: What else was asked for, by the word it was asked with (``capture_gradients``).
     """
 
     layers: tuple[Attention, ...]
@@ -51,6 +52,7 @@ class AttentionRecord(Sequence[Attention]):
     pixels: Float[Tensor, "3 height width"] | None = None
     input_gradients: Mapping[str, Tensor] = field(default_factory=dict)
     readouts: tuple[Attention, ...] = ()
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -111,6 +113,7 @@ class AttentionRecord(Sequence[Attention]):
         if self.output is not None:
             arrays["output"] = _to_array(self.output)
         arrays |= {f"input.{name}": _to_array(x) for name, x in self.input_gradients.items()}
+        arrays |= {f"extra.{name}": _to_array(x) for name, x in self.extras.items()}
         if self.pixels is not None:
             arrays["pixels"] = _to_array(self.pixels)
         np.savez(path, allow_pickle=False, **arrays)
@@ -173,13 +176,19 @@ class AttentionRecord(Sequence[Attention]):
             tuple(meta["notes"]),
             meta.get("target", ""),
             torch.from_numpy(arrays["pixels"]) if "pixels" in arrays else None,
-            {
-                name.removeprefix("input."): torch.from_numpy(array)
-                for name, array in arrays.items()
-                if name.startswith("input.")
-            },
+            _tensors_from("input", arrays),
             _layers_from("readout", meta.get("readouts", []), arrays),
+            _tensors_from("extra", arrays),
         )
+
+
+def _tensors_from(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a kind, by what follows it."""
+    return {
+        name.removeprefix(f"{kind}."): torch.from_numpy(array)
+        for name, array in arrays.items()
+        if name.startswith(f"{kind}.")
+    }
 
 
 def _layer_arrays(kind: str, layers: Sequence[Attention]) -> dict[str, np.ndarray]:

@@ -140,6 +140,20 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)
 
 
+def values_of(
+    output: Any, module: nn.Module, goal: Goal, grid: TokenGrid | None = None
+) -> Float[Tensor, " batch"]:
+    """The number that was asked about for each picture of a batch.
+
+    Args:
+        output: What the model returned for the batch.
+        module: The model.
+        goal: What was asked about, found for one picture.
+        grid: The grid of the output tokens, where the model returns tokens.
+    """
+    return _vectors(_tensor_of(output, module), module, grid) @ goal.direction
+
+
 def vector_of(
     output: Any, module: nn.Module, labels: Sequence[str], grid: TokenGrid | None
 ) -> tuple[Float[Tensor, " number"], bool]:
@@ -151,19 +165,33 @@ def vector_of(
     found, is_logits = _tensor_of(output, module), False
     if isinstance(output, Mapping):
         is_logits = _LOGITS in output
+    if len(found) != 1:
+        raise _unreadable(found, module)
+    vector = _vectors(found, module, grid)[0]
+    return vector, found.dim() == 2 and (is_logits or _is_logits(module, len(vector), labels))
+
+
+def _vectors(
+    found: Tensor, module: nn.Module, grid: TokenGrid | None
+) -> Float[Tensor, "batch number"]:
+    """One vector for each picture; tokens are read out as the model would."""
     if found.dim() == 4:  # a map of patches, channels first
         found = found.flatten(2).mT
-    if found.dim() == 3 and found.shape[0] == 1:
+    if found.dim() == 3:
         weights = found.new_full((found.shape[1],), 1 / found.shape[1])
         if grid is not None and grid.n_tokens == found.shape[1]:
             weights = grid.query.to(found)
-        return weights @ found[0], False
-    if found.dim() != 2 or found.shape[0] != 1:
-        raise TargetError(
-            f"{type(module).__name__} returned a tensor of shape {tuple(found.shape)}; what can be "
-            f"asked about is logits or an embedding, [1, number], or tokens, [1, token, number]."
-        )
-    return found[0], is_logits or _is_logits(module, found.shape[1], labels)
+        return weights @ found
+    if found.dim() != 2:
+        raise _unreadable(found, module)
+    return found
+
+
+def _unreadable(found: Tensor, module: nn.Module) -> TargetError:
+    return TargetError(
+        f"{type(module).__name__} returned a tensor of shape {tuple(found.shape)}; what can be "
+        f"asked about is logits or an embedding, [1, number], or tokens, [1, token, number]."
+    )
 
 
 def _tensor_of(output: Any, module: nn.Module) -> Tensor:

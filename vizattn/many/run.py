@@ -86,7 +86,7 @@ class Asked:
             pixels: What the model takes of them, ``[batch, 3, height, width]``.
             frames: Which part of its picture each shows.
         """
-        if self.method.needs:  # a backward pass belongs to one picture
+        if self.method.wanted:  # a backward pass belongs to one picture
             return [record_for(self.model, image, self.method, self.target) for image in images]
         return capture_prepared(self.model, pixels, frames)
 

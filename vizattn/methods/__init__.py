@@ -6,10 +6,14 @@ from vizattn.errors import UnknownName
 from vizattn.methods.attention_gradcam import AttentionGradCAM
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.beyond_intuition import BeyondIntuition
 from vizattn.methods.gae import GAE
+from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
+from vizattn.methods.integrated import IntegratedGradients
 from vizattn.methods.legrad import LeGrad
+from vizattn.methods.libragrad import LibraGrad
 from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
@@ -27,10 +31,14 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        BeyondIntuition,
         LeGrad,
         AttentionGradCAM,
+        GradCAM,
         CPLRP,
         AttnLRP,
+        LibraGrad,
+        IntegratedGradients,
         GradientInput,
     )
 }
@@ -54,10 +62,14 @@ __all__ = [
     "Asker",
     "AttentionGradCAM",
     "AttnLRP",
+    "BeyondIntuition",
+    "GradCAM",
     "GradientInput",
     "GradientRollout",
+    "IntegratedGradients",
     "LayerMaps",
     "LeGrad",
+    "LibraGrad",
     "Method",
     "Pixel",
     "Query",

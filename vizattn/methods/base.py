@@ -130,7 +130,7 @@ class Method(ABC):
             "query": asked.made,
             "notes": list(record.notes),
         }
-        if self.needs and record.target:
+        if self.wanted and record.target:
             made["target"] = record.target
         read = reading if self.is_share else reading_of_values
         said = read(tokens.grid, relevance, asked.words)
