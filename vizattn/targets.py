@@ -3,7 +3,9 @@
 A model with classes gives a logit for each; never a probability, because one that is near 1 hardly
 moves any more and its gradient shows what speaks against the other classes. A model without classes
 gives an embedding, and the number is how far it reaches along a direction: its own, which is held
-fixed, or that of another embedding, such as another picture's.
+fixed, or that of another embedding. Such others are asked for by name: ``patch:412,230`` (the patch
+of the same picture under this pixel), ``picture:dog.jpg``, and ``text:a cat`` for models that were
+trained with text.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +23,27 @@ from torch import Tensor, nn
 from vizattn.errors import TargetError
 from vizattn.grid import TokenGrid
 
-Target = int | str | Tensor
-"""A class by index or name, or an embedding to be compared with."""
+
+@dataclass(frozen=True)
+class Compared:
+    """An embedding to compare with, and what it is of.
+
+    Attributes:
+        embedding: The embedding; only its direction matters.
+        words: What it is of, for a sentence: ``the text 'a cat'``.
+        name: How it is asked for: ``text:a cat``.
+    """
+
+    embedding: Tensor
+    words: str
+    name: str
+
+
+Target = int | str | Tensor | Compared
+"""A class by index or name; ``patch:X,Y``, ``picture:FILE`` or ``text:WORDS``; an embedding."""
+
+# What a name begins with, before a colon, that is no class.
+PATCH, PICTURE, TEXT = "patch", "picture", "text"
 
 # Names that libraries give to the layer that makes logits.
 _HEADS = ("head", "heads", "fc", "classifier", "mlp_head", "linear_head")
@@ -59,25 +81,100 @@ def goal_of(
         module: The model, which is asked whether it has classes.
         labels: Names of the classes, where they are known.
         target: A class by index or name, or an embedding to compare with; when left out, the class
-            with the largest logit, or the embedding's own direction.
+            with the largest logit, or the embedding's own direction. What has to be looked up
+            first, such as a text, has been.
         grid: The grid of the output tokens, where the model returns tokens.
 
     Raises:
         TargetError: There is no such class, or the model has none.
     """
     vector, is_logits = _read(output, module, labels, grid)
+    if isinstance(target, Compared):
+        if is_logits:
+            raise has_classes(module, target.words)
+        return _towards(vector, target.embedding, target.words)
     if isinstance(target, Tensor):
-        return _towards(vector, target)
+        return _towards(vector, target, "the given embedding")
     if is_logits or isinstance(target, int):
         return _logit(vector, labels, target)
     if target is not None:
         raise TargetError(
             f"got the class {target!r}, but {type(module).__name__} has no classes: it gives an "
             f"embedding of {len(vector)} numbers. Leave the target out to ask what made the "
-            f"embedding, or give another embedding to compare with."
+            f"embedding, or compare it with patch:X,Y, picture:FILE or another embedding."
         )
     own = _unit(vector)
     return Goal((vector * own).sum(), "the embedding along its own direction", own)
+
+
+def asked_by_name(target: Target | None) -> tuple[str, str]:
+    """What a name asks to be compared with: ``("text", "a cat")``; two empty words for a class."""
+    kind, colon, asked = target.partition(":") if isinstance(target, str) else ("", "", "")
+    known = colon and kind in (PATCH, PICTURE, TEXT)
+    return (kind, asked.strip()) if known else ("", "")
+
+
+def name_of(target: Target | None) -> str | int | None:
+    """How a target is asked for, without folders; ``None`` for an embedding that has no name."""
+    name = target.name if isinstance(target, Compared) else target
+    kind, asked = asked_by_name(name)
+    if kind == PICTURE:
+        return f"{PICTURE}:{Path(asked).name}"
+    return None if isinstance(name, Tensor) else name
+
+
+def pixel_of(asked: str) -> tuple[float, float]:
+    """``412,230`` as a pixel.
+
+    Raises:
+        TargetError: It is none.
+    """
+    try:
+        x, y = (float(part) for part in asked.split(","))
+    except ValueError:
+        raise TargetError(
+            f"got patch:{asked}; it is patch:X,Y, a pixel from the picture's upper left corner, "
+            f"such as patch:412,230."
+        ) from None
+    return x, y
+
+
+def has_classes(module: nn.Module, words: str) -> TargetError:
+    """What to raise when a model with classes is asked for a likeness."""
+    return TargetError(
+        f"{type(module).__name__} has classes and gives no embedding to compare with {words}. "
+        f"Give a class by index or name."
+    )
+
+
+def embedding_of(
+    output: Any, module: nn.Module, labels: Sequence[str] = (), grid: TokenGrid | None = None
+) -> Float[Tensor, " number"]:
+    """The embedding in what a model returned for a batch of one picture.
+
+    Raises:
+        TargetError: The model has classes, or nothing of the kind was found.
+    """
+    vector, is_logits = _read(output, module, labels, grid)
+    if is_logits:
+        raise has_classes(module, "another")
+    return vector.detach()
+
+
+def logits_of(
+    output: Any, module: nn.Module, labels: Sequence[str] = ()
+) -> Float[Tensor, " class"] | None:
+    """The logits in what a model returned for one picture; ``None`` where it has no classes."""
+    try:
+        vector, is_logits = _read(output, module, labels, None)
+    except TargetError:
+        return None
+    return vector.detach() if is_logits else None
+
+
+def class_name(index: int, labels: Sequence[str], count: int) -> str:
+    """The first of the names of a class, or its number where names are not known."""
+    return labels[index].split(",")[0] if len(labels) == count else str(index)
 
 
 def class_index(target: int | str, labels: Sequence[str], count: int) -> int:
@@ -115,14 +212,15 @@ def class_index(target: int | str, labels: Sequence[str], count: int) -> int:
 def _logit(vector: Tensor, labels: Sequence[str], target: int | str | None) -> Goal:
     names = labels if len(labels) == len(vector) else ()
     index = int(vector.argmax()) if target is None else class_index(target, names, len(vector))
-    name = f"{names[index].split(',')[0]!r}" if names else f"{index}"
+    name = class_name(index, names, len(vector))
+    name = repr(name) if names else name
     top = ", the top class," if target is None else ""
     logit, one_hot = float(vector[index].detach()), torch.zeros_like(vector.detach())
     one_hot[index] = 1
     return Goal(vector[index], f"class {name}{top} with logit {logit:.3g}", one_hot)
 
 
-def _towards(vector: Tensor, other: Tensor) -> Goal:
+def _towards(vector: Tensor, other: Tensor, words: str) -> Goal:
     if other.numel() != vector.numel():
         raise TargetError(
             f"got an embedding of {other.numel()} numbers to compare with; the model gives "
@@ -130,8 +228,7 @@ def _towards(vector: Tensor, other: Tensor) -> Goal:
         )
     direction = _unit(other.flatten().to(vector))
     cosine = float(_unit(vector) @ direction)
-    words = f"the given embedding, cosine {cosine:.2f}"
-    return Goal((vector * direction).sum(), words, direction)
+    return Goal((vector * direction).sum(), f"{words}, cosine {cosine:.2f}", direction)
 
 
 def _unit(vector: Tensor) -> Tensor:
@@ -181,9 +278,25 @@ def _tensor_of(output: Any, module: nn.Module) -> Tensor:
 def _is_logits(module: nn.Module, count: int, labels: Sequence[str]) -> bool:
     if labels:
         return len(labels) == count
+    if _ends_in_projection(module):
+        return False
     declared = getattr(module, "num_classes", None)
     if isinstance(declared, int):
         return declared == count
     heads = (getattr(module, name, None) for name in _HEADS)
     layers = [part for head in heads if isinstance(head, nn.Module) for part in head.modules()]
     return any(isinstance(part, nn.Linear) and part.out_features == count for part in layers)
+
+
+def _ends_in_projection(module: nn.Module) -> bool:
+    """Whether what looks like a head projects into the space that CLIP shares with text.
+
+    Timm keeps the projection where classifiers are, and counts its numbers as classes; models of
+    CLIP that were fine-tuned to classes say so in their tag. open_clip puts a head on timm's.
+    """
+    if hasattr(module, "trunk"):
+        return True
+    config: Any = getattr(module, "pretrained_cfg", None) or {}
+    name, tag = str(config.get("architecture", "")), str(config.get("tag", ""))
+    same = getattr(module, "num_classes", None) == config.get("num_classes")
+    return "clip" in name and "ft" not in tag.split("_") and same
