@@ -247,6 +247,17 @@ def test_names_are_text_in_a_figure_and_nothing_else(explanation, tmp_path):
     assert not any(text.get_parse_math() for text in figure.texts)
 
 
+def test_a_map_that_is_nearly_flat_says_so_in_its_caption():
+    image, place = Image.new("RGB", (40, 20)), (TokenGrid(1, 2), Frame(0, 0, 40, 20))
+    even, uneven = (
+        Heatmap(torch.tensor([[1.0, high]]), *place, torch.zeros(0)) for high in (1.04, 1.06)
+    )
+    figure = plot_maps([Panel(even, "head 1"), Panel(uneven, "head 2")], image)
+    said = [text.get_text() for text in figure.texts]
+    assert "head 1, nearly flat" in said
+    assert "head 2" in said
+
+
 def test_a_method_with_heads_shows_those_of_the_chosen_layer(explanation):
     from vizattn.export import _View
 

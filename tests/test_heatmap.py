@@ -30,6 +30,8 @@ def test_the_hundredth_percentile_is_the_maximum_and_the_fiftieth_the_median():
 
 def test_nearly_flat_means_a_spread_below_a_twentieth_of_the_mean():
     assert heat(0.0, 1.0, 1.0).is_nearly_flat
-    assert heat(0.0, 0.96, 1.04).is_nearly_flat  # spread 0.04 of mean 1
-    assert not heat(0.0, 0.94, 1.06).is_nearly_flat  # spread 0.06
+    assert heat(0.0, 0.98, 1.02).is_nearly_flat  # from least to most 0.04, mean 1
+    assert not heat(0.0, 0.97, 1.03).is_nearly_flat  # 0.06
+    assert heat(0.0, -0.98, -1.02).is_nearly_flat  # sizes count
+    assert not heat(0.0, -1.0, 1.0).is_nearly_flat  # whose mean is 0
     assert heat(0.0, 0.0, 0.0).is_nearly_flat

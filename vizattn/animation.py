@@ -70,7 +70,7 @@ def film_frame(
     figure = Figure(figsize=(width / dpi, height / dpi), dpi=dpi)
     inch = edge / dpi
     write(figure, inch, height / dpi - inch - 0.15, title, size=9, colour=QUIET)
-    write(figure, inch, height / dpi - inch - 0.40, panel.label, size=12, weight="bold")
+    write(figure, inch, height / dpi - inch - 0.40, panel.caption, size=12, weight="bold")
     right = width / dpi - inch
     write(
         figure,

@@ -77,7 +77,7 @@ def layers_of(
         missed = "; ".join(f"{module or 'the model'}: {why}" for module, why in seen.unrecorded)
         raise CaptureError(f"attention was seen that could not be kept: {missed}")
     layers = tuple(
-        layer_of(call, _on_picture(place, frame, size))
+        layer_of(call, on_picture(place, frame, size))
         for call, place in zip(seen.calls, seen.places, strict=True)
         if place.kind != "outside"
     )
@@ -89,7 +89,7 @@ def layers_of(
     return layers
 
 
-def _on_picture(place: CallPlace, frame: Frame, size: tuple[int, int]) -> CallPlace:
+def on_picture(place: CallPlace, frame: Frame, size: tuple[int, int]) -> CallPlace:
     """Grids in pixels of the original picture instead of the model's input."""
     y, x = frame.height / size[0], frame.width / size[1]
 

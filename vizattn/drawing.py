@@ -85,6 +85,11 @@ class Panel:
     label: str
     asked: Frame | None = None
 
+    @property
+    def caption(self) -> str:
+        """The label, and a word of warning where a stretched scale would show noise."""
+        return f"{self.label}, nearly flat" if self.heat.is_nearly_flat else self.label
+
 
 def shared_top(maps: Sequence[Heatmap]) -> float:
     """The distance from zero that 99.5 % of the patches of all maps do not exceed."""

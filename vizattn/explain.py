@@ -21,6 +21,7 @@ from vizattn.heatmap import Heatmap
 from vizattn.images import ImageSource, open_image
 from vizattn.methods import METHODS, Asker, Method, find_method, parse_settings
 from vizattn.models import VisionModel, load_model
+from vizattn.predictions import Prediction, predictions_of
 from vizattn.record import AttentionRecord
 from vizattn.targets import Target
 
@@ -78,6 +79,11 @@ class Explanation:
         return framed(View.of(self))
 
     @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """The first classes of a model that has classes, the likeliest first."""
+        return predictions_of(self.record, self.model)
+
+    @property
     def versions(self) -> dict[str, str]:
         """Versions of everything that had a hand in the numbers."""
         return {name: _version(name) for name in ("vizattn", "torch", "timm")}
@@ -104,9 +110,10 @@ def explain(
             heads count from 1.
         at: Who asks: the patch under a pixel ``(x, y)`` of the picture, or tokens by what they are:
             ``class``, ``register``, ``mean`` of the patches. By default as the model itself does.
-        target: What a method with gradients explains: a class by index or name, or an embedding to
-            compare with. By default the top class, or the embedding itself where a model has no
-            classes.
+        target: What a method with gradients explains: a class by index or name, or, where a model
+            has no classes, what its embedding is compared with: ``patch:X,Y`` of the same picture,
+            ``picture:FILE``, ``text:WORDS``, an embedding. By default the top class, or the
+            embedding itself.
         name: How to name the picture; its file name when left out.
         progress: Called with a share from 0 to 1 and what is being done.
 

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -30,6 +30,7 @@ from vizattn.methods.fusion import fuse
 from vizattn.methods.query import Asker, Query
 from vizattn.overlay import TOP_PERCENTILE, colour_table, overlay, top_of
 from vizattn.recipe import python_lines
+from vizattn.targets import name_of
 
 # Dots per inch of the maps inside a PDF or SVG; lines and letters have no dots.
 _FIGURE_DPI = 200
@@ -126,6 +127,8 @@ def describe(explanation: Explanation) -> dict[str, Any]:
         "input_size": list(record.input_size),
         "grid": {"rows": heat.grid.rows, "cols": heat.grid.cols, "prefix": list(heat.grid.roles)},
         "range": [low, high],
+        "nearly_flat": heat.is_nearly_flat,
+        "predictions": [asdict(each) for each in explanation.predictions],
         "at": _plain(explanation.at),
         "sentence": heat.sentence,
         "versions": explanation.versions,
@@ -148,7 +151,8 @@ def file_stem(explanation: Explanation, stem: str | None = None) -> str:
     who = [explanation.at] if isinstance(explanation.at, str) else []
     if asked["kind"] == "patch":
         who = [f"r{asked['row'] + 1}c{asked['col'] + 1}"]
-    target = [f"target-{explanation.target}"] if isinstance(explanation.target, int | str) else []
+    named = name_of(explanation.target)
+    target = [] if named is None else [f"target-{named}"]
     first = Path(explanation.name).stem if stem is None else stem
     return plain_name("_".join([first, explanation.method.name, *changed, *who, *target]))
 

@@ -213,6 +213,9 @@ def _last_module(module: nn.Module) -> str:
     Raises:
         CaptureError: The model is of no family that is known here.
     """
+    inner = getattr(module, "model", None)
+    if hasattr(module, "config") and isinstance(inner, nn.Module) and hasattr(inner, "config"):
+        return ".".join(["model", _last_module(inner)]).rstrip(".")  # in a shell, by its name
     base = getattr(module, "base_model_prefix", None)
     if isinstance(base, str) and hasattr(module, "config"):  # transformers
         return base if isinstance(getattr(module, base, None), nn.Module) else ""

@@ -102,7 +102,7 @@ def plot_maps(
     for number, panel in enumerate(panels):
         left = MARGIN + number % columns * (wide + _GAP)
         upper = tall - MARGIN - 1.5 * _LINE - number // columns * (high + _LINE + _GAP)
-        write(figure, left, upper - 0.16, panel.label, size=9)
+        write(figure, left, upper - 0.16, panel.caption, size=9)
         write(
             figure,
             left + wide,

@@ -29,14 +29,16 @@ from vizattn.grid import TokenGrid
 from vizattn.images import ImageSource
 from vizattn.landmarks import by_layers, by_tokens, last_read, lengths
 from vizattn.layers import Attention
+from vizattn.likeness import patch_embedding, settled
 from vizattn.models import VisionModel, wrap_model
 from vizattn.observation import run_module
+from vizattn.outputs import vectors_of
 from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
 from vizattn.readouts import Kept, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
 from vizattn.straight import BASELINES, Values, integrated, last_attention
-from vizattn.targets import Goal, Target, goal_of, values_of
+from vizattn.targets import PATCH, Goal, Target, asked_by_name, goal_of
 from vizattn.tracked import Tracked, track
 
 # What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
@@ -74,9 +76,9 @@ def capture_gradients(
     Args:
         model: From ``load_model`` or ``wrap_model``, or a module, which is wrapped as it is.
         image: Anything ``open_image`` takes, or preprocessed pixels ``[3, height, width]``.
-        target: A class by index or name, or an embedding to compare with, such as another
-            picture's. When left out, the top class; for a model without classes, its embedding
-            along its own direction.
+        target: A class by index or name. For a model without classes an embedding to compare
+            with, or its name: ``patch:X,Y`` of the same picture, ``picture:FILE``, ``text:WORDS``.
+            When left out, the top class, or the embedding along its own direction.
         needs: Any of ``attention`` (``g`` of every layer), ``added`` (what keys add to tokens,
             ``gives``), ``readouts`` (the model read out after each layer), and ``plain``, ``cp``,
             ``attn`` (derivatives by the pixels, see ``propagation``). Each but ``added`` is one
@@ -102,13 +104,18 @@ def capture_gradients(
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
     size = (pixels.shape[-2], pixels.shape[-1])
+    target = settled(target, model)
+    kind, asked = asked_by_name(target)
+    of_blocks = any(name in (READOUTS, LENGTHS) or name.endswith(_LAYERS) for name in wanted)
     tracked = track(
         model.module, pixels, inputs, model.readout,
-        with_blocks=any(name in (READOUTS, LENGTHS) or name.endswith(_LAYERS) for name in wanted),
+        with_blocks=of_blocks or kind == PATCH,
         with_parts=any(name == FEATURES or name.endswith(_TOKENS) for name in wanted),
     )  # fmt: skip
     seen = tracked.seen
     kept = seen.on_picture
+    if kind == PATCH:
+        target = patch_embedding(tracked, kept, model, frame, asked)
     with torch.inference_mode(False), torch.enable_grad():
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
     by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
@@ -188,7 +195,7 @@ def _values(twin: nn.Module, goal: Goal, grid: TokenGrid | None, inputs: dict[st
     """What was asked about, as a function of any pictures."""
 
     def values(batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, " batch"]:
-        return values_of(run_module(twin, batch, inputs), twin, goal, grid)
+        return goal.value(vectors_of(run_module(twin, batch, inputs), twin, grid))
 
     return values
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from vizattn.frame import Frame
 from vizattn.grid import TokenGrid
 
-# A map whose spread is below this share of its mean shows noise when it is stretched.
+# A map whose spread, largest less smallest value, is below this share of the mean size of its
+# values shows noise when it is stretched.
 NEARLY_FLAT = 0.05
 
 
@@ -67,9 +68,12 @@ class Heatmap:
 
     @property
     def is_nearly_flat(self) -> bool:
-        """Whether the spread is below 5 % of the mean: what a stretched scale shows is noise."""
+        """Whether largest and smallest value differ by less than 5 % of the mean size of all.
+
+        What a stretched scale shows is noise then.
+        """
         values = self.values.double()
-        return bool(values.std(correction=0) <= NEARLY_FLAT * values.mean().abs())
+        return bool(values.max() - values.min() <= NEARLY_FLAT * values.abs().mean())
 
     def quantile(self, percent: float) -> float:
         """The value that ``percent`` of the patches do not exceed (0 to 100; 100 = the maximum)."""

@@ -45,12 +45,12 @@ def read_out(
     tail = tail_of(tracked.twin)
     if tail.pool is not None:
         last = len(kept) - 1
-        blocks = [_tokens(tracked, name) for name in tracked.blocks]
+        blocks = [block_tokens(tracked, name) for name in tracked.blocks]
         return [(last, _pooled(tracked, tail, goal, tokens)) for tokens in blocks]
     found = []
     for index, (call, _) in enumerate(kept):
-        tokens = _tokens(tracked, block_of(tracked.twin, call.module))
-        scalar = (tail(tokens) * goal.direction).sum()
+        tokens = block_tokens(tracked, block_of(tracked.twin, call.module))
+        scalar = goal.value(tail(tokens))
         (gradient,) = Graph(scalar).gradients([nodes[index]], keep=True)
         found.append((index, replace(call, gradient=_upright(gradient, call))))
     return found
@@ -67,7 +67,7 @@ def _pooled(tracked: Tracked, tail: Tail, goal: Goal, tokens: Tensor) -> Attenti
             f"attention calls; one was expected."
         )
     (call,) = recorder.calls
-    graph = Graph((vector * goal.direction).sum())
+    graph = Graph(goal.value(vector))
     (gradient,) = graph.gradients(graph.nodes_of([call]), keep=True)
     call.gradient = _upright(gradient, call)
     return call
@@ -89,7 +89,12 @@ def _upright(gradient: Tensor, call: AttentionCall) -> Tensor:
     return gradient.mT if call.is_turned else gradient
 
 
-def _tokens(tracked: Tracked, name: str) -> Tensor:
+def block_tokens(tracked: Tracked, name: str) -> Tensor:
+    """What a block put out, ``[1, token, number]``.
+
+    Raises:
+        CaptureError: It put out something else.
+    """
     found: Any = tracked.blocks[name]
     found = found[0] if isinstance(found, tuple | list) and found else found
     if not isinstance(found, Tensor) or found.dim() != 3 or found.shape[0] != 1:

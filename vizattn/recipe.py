@@ -9,6 +9,7 @@ from vizattn.explain import Explanation
 from vizattn.methods import Asker
 from vizattn.models import MODELS
 from vizattn.preprocess import Preprocess
+from vizattn.targets import name_of
 
 # Where names come from that ``load_model`` takes.
 _LOADABLE = {name.partition("/")[0] for name in MODELS}
@@ -52,9 +53,9 @@ def _capture_line(explanation: Explanation) -> str:
     needs, target = explanation.method.wanted, explanation.target
     if not needs:
         return "record = va.capture(model, image)"
-    words = ""
+    words, name = "", name_of(target)
     if target is not None:  # an embedding is its owner's, as a wrapped module is
-        words = f", {target!r}" if isinstance(target, int | str) else ", embedding"
+        words = ", embedding" if name is None else f", {name!r}"
     return f"record = va.capture_gradients(model, image{words}, needs={needs!r})"
 
 

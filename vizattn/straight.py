@@ -14,7 +14,8 @@ from vizattn.capture import layer_of
 from vizattn.errors import CaptureError, VizattnError
 from vizattn.graph import Graph
 from vizattn.grid import TokenGrid
-from vizattn.targets import Goal, values_of
+from vizattn.outputs import vectors_of
+from vizattn.targets import Goal
 from vizattn.tracked import Tracked, track
 
 # Where a way can begin.
@@ -85,7 +86,7 @@ def last_attention(
     for step in range(1, steps + 1):
         seen = track(tracked.twin, end * step / steps, inputs).seen
         with torch.inference_mode(False), torch.enable_grad():
-            scalar = values_of(seen.output, tracked.twin, goal, grid)[0]
+            scalar = goal.value(vectors_of(seen.output, tracked.twin, grid))[0]
             call, place = seen.on_picture[-1]
             (gradient,) = Graph(scalar).gradients(Graph(scalar).nodes_of([call]))
         call.gradient = gradient.mT if call.is_turned else gradient

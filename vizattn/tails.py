@@ -2,7 +2,8 @@
 
 So a model can be read out after each of its layers. Families keep their last normalisation, their
 pooling and their head under other names; those known here are timm's plain vision transformers,
-torchvision's, transformers' ViT, CLIP and SigLIP, and vit-pytorch's, which is the seed's too.
+torchvision's, open_clip's, transformers' ViT, DINOv2, CLIP and SigLIP, and vit-pytorch's, which is
+the seed's too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from torch import Tensor, nn
 from vizattn.errors import CaptureError
 
 Step = Callable[[Tensor], Tensor]
+
+# Of transformers: models that end in a normalisation and read the class token.
+_PLAIN = ("ViTModel", "Dinov2Model", "Dinov2WithRegistersModel")
 
 
 @dataclass(frozen=True)
@@ -47,14 +51,14 @@ def tail_of(module: nn.Module) -> Tail:
     Raises:
         CaptureError: The model is of no family that is known here.
     """
-    for find in (_timm, _torchvision, _transformers, _vit_pytorch):
+    for find in (_timm, _torchvision, _open_clip, _transformers, _vit_pytorch):
         tail = find(module)
         if tail is not None:
             return tail
     raise CaptureError(
         f"it is not known how to read {type(module).__name__} out after each of its layers; plain "
-        f"vision transformers of timm, torchvision, transformers and vit-pytorch are. GAE needs no "
-        f"such thing."
+        f"vision transformers of timm, torchvision, open_clip, transformers and vit-pytorch are. "
+        f"GAE needs no such thing."
     )
 
 
@@ -78,15 +82,32 @@ def _torchvision(module: Any) -> Tail | None:
     return None if norm is None or heads is None else Tail(norm, None, heads)
 
 
+def _open_clip(module: Any) -> Tail | None:
+    trunk = getattr(module, "trunk", None)
+    if isinstance(trunk, nn.Module) and hasattr(module, "head"):  # a model of timm inside
+        inner = _timm(trunk)
+        if inner is None:
+            return None
+        head = inner.head
+        return Tail(inner.norm, inner.pool, lambda vector: module.head(head(vector)))
+    if not hasattr(module, "ln_post") or getattr(module, "attn_pool", None) is not None:
+        return None
+    proj = getattr(module, "proj", None)
+    return Tail(module.ln_post, None, lambda vector: vector if proj is None else vector @ proj)
+
+
 def _transformers(module: Any) -> Tail | None:
     if not hasattr(module, "config"):
         return None
+    inner = getattr(module, "model", None)
+    if hasattr(inner, "config"):  # loaded by its name, it comes in a shell that calls it by pixels
+        module = inner
     vision = getattr(module, "vision_model", module)
     if hasattr(vision, "post_layernorm"):  # CLIP and SigLIP
         head = getattr(module, "visual_projection", None) or nn.Identity()
         pool = getattr(vision, "head", None)
         return Tail(vision.post_layernorm, pool if isinstance(pool, nn.Module) else None, head)
-    body = getattr(module, "vit", module if type(module).__name__ == "ViTModel" else None)
+    body = getattr(module, "vit", module if type(module).__name__ in _PLAIN else None)
     if body is None:
         return None
     head = getattr(module, "classifier", None) or getattr(body, "pooler", None)

@@ -2,15 +2,20 @@
 
 A model with classes gives a logit for each; never a probability, because one that is near 1 hardly
 moves any more and its gradient shows what speaks against the other classes. A model without classes
-gives an embedding, and the number is how far it reaches along a direction: its own, which is held
-fixed, or that of another embedding, such as another picture's.
+gives an embedding, and the number is how far it reaches along its own direction, which is held
+fixed, or the cosine of its angle with another embedding. A cosine and not a product: most of what
+makes an embedding long makes it like nothing more than like anything else, and a map of the product
+shows that. Such others are asked for by name: ``patch:412,230`` (the patch
+of the same picture under this pixel), ``picture:dog.jpg``, and ``text:a cat`` for models that were
+trained with text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,15 +24,32 @@ from torch import Tensor, nn
 
 from vizattn.errors import TargetError
 from vizattn.grid import TokenGrid
+from vizattn.outputs import vector_of
 
-Target = int | str | Tensor
-"""A class by index or name, or an embedding to be compared with."""
 
-# Names that libraries give to the layer that makes logits.
-_HEADS = ("head", "heads", "fc", "classifier", "mlp_head", "linear_head")
+@dataclass(frozen=True)
+class Compared:
+    """An embedding to compare with, and what it is of.
 
-# Fields of transformers' outputs, in the order in which they are believed.
-_LOGITS, _POOLED, _TOKENS = "logits", ("image_embeds", "pooler_output"), "last_hidden_state"
+    Attributes:
+        embedding: The embedding; only its direction matters.
+        words: What it is of, for a sentence: ``the text 'a cat'``.
+        name: How it is asked for: ``text:a cat``.
+    """
+
+    embedding: Tensor
+    words: str
+    name: str
+
+
+Target = int | str | Tensor | Compared
+"""A class by index or name; ``patch:X,Y``, ``picture:FILE`` or ``text:WORDS``; an embedding."""
+
+# Above this cosine two embeddings are one, and what is left of its derivative is rounding.
+_SAME = 1 - 1e-5
+
+# What a name begins with, before a colon, that is no class.
+PATCH, PICTURE, TEXT = "patch", "picture", "text"
 
 
 @dataclass(frozen=True)
@@ -38,11 +60,26 @@ class Goal:
         scalar: The number, with its graph.
         words: What it is, for a sentence.
         direction: What the model's vector is multiplied with to get it.
+        is_cosine: Whether only the vector's direction counts, and not its length.
     """
 
     scalar: Float[Tensor, ""]
     words: str
     direction: Float[Tensor, " number"]
+    is_cosine: bool = False
+
+    @classmethod
+    def of(cls, vector: Tensor, words: str, direction: Tensor, *, is_cosine: bool = False) -> Goal:
+        """The goal that a vector of the model is asked for."""
+        goal = cls(vector.new_zeros(()), words, direction, is_cosine)
+        return replace(goal, scalar=goal.value(vector))
+
+    def value(self, vectors: Float[Tensor, "*many number"]) -> Float[Tensor, "*many"]:
+        """The number in any vectors of the model."""
+        if self.is_cosine:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        value: Tensor = vectors @ self.direction.to(vectors)
+        return value
 
 
 def goal_of(
@@ -59,25 +96,89 @@ def goal_of(
         module: The model, which is asked whether it has classes.
         labels: Names of the classes, where they are known.
         target: A class by index or name, or an embedding to compare with; when left out, the class
-            with the largest logit, or the embedding's own direction.
+            with the largest logit, or the embedding's own direction. What has to be looked up
+            first, such as a text, has been.
         grid: The grid of the output tokens, where the model returns tokens.
 
     Raises:
         TargetError: There is no such class, or the model has none.
     """
     vector, is_logits = vector_of(output, module, labels, grid)
+    if isinstance(target, Compared):
+        if is_logits:
+            raise has_classes(module, target.words)
+        return _towards(vector, target.embedding, target.words)
     if isinstance(target, Tensor):
-        return _towards(vector, target)
+        return _towards(vector, target, "the given embedding")
     if is_logits or isinstance(target, int):
         return _logit(vector, labels, target)
     if target is not None:
         raise TargetError(
             f"got the class {target!r}, but {type(module).__name__} has no classes: it gives an "
             f"embedding of {len(vector)} numbers. Leave the target out to ask what made the "
-            f"embedding, or give another embedding to compare with."
+            f"embedding, or compare it with patch:X,Y, picture:FILE or another embedding."
         )
     own = _unit(vector)
-    return Goal((vector * own).sum(), "the embedding along its own direction", own)
+    return Goal.of(vector, "the embedding along its own direction", own)
+
+
+def asked_by_name(target: Target | None) -> tuple[str, str]:
+    """What a name asks to be compared with: ``("text", "a cat")``; two empty words for a class."""
+    kind, colon, asked = target.partition(":") if isinstance(target, str) else ("", "", "")
+    known = colon and kind in (PATCH, PICTURE, TEXT)
+    return (kind, asked.strip()) if known else ("", "")
+
+
+def name_of(target: Target | None) -> str | int | None:
+    """How a target is asked for, without folders; ``None`` for an embedding that has no name."""
+    name = target.name if isinstance(target, Compared) else target
+    kind, asked = asked_by_name(name)
+    if kind == PICTURE:
+        return f"{PICTURE}:{Path(asked).name}"
+    return None if isinstance(name, Tensor) else name
+
+
+def pixel_of(asked: str) -> tuple[float, float]:
+    """``412,230`` as a pixel.
+
+    Raises:
+        TargetError: It is none.
+    """
+    try:
+        x, y = (float(part) for part in asked.split(","))
+    except ValueError:
+        raise TargetError(
+            f"got patch:{asked}; it is patch:X,Y, a pixel from the picture's upper left corner, "
+            f"such as patch:412,230."
+        ) from None
+    return x, y
+
+
+def has_classes(module: nn.Module, words: str) -> TargetError:
+    """What to raise when a model with classes is asked for a likeness."""
+    return TargetError(
+        f"{type(module).__name__} has classes and gives no embedding to compare with {words}. "
+        f"Give a class by index or name."
+    )
+
+
+def embedding_of(
+    output: Any, module: nn.Module, labels: Sequence[str] = (), grid: TokenGrid | None = None
+) -> Float[Tensor, " number"]:
+    """The embedding in what a model returned for a batch of one picture.
+
+    Raises:
+        TargetError: The model has classes, or nothing of the kind was found.
+    """
+    vector, is_logits = vector_of(output, module, labels, grid)
+    if is_logits:
+        raise has_classes(module, "another")
+    return vector.detach()
+
+
+def class_name(index: int, labels: Sequence[str], count: int) -> str:
+    """The first of the names of a class, or its number where names are not known."""
+    return labels[index].split(",")[0] if len(labels) == count else str(index)
 
 
 def class_index(target: int | str, labels: Sequence[str], count: int) -> int:
@@ -115,14 +216,15 @@ def class_index(target: int | str, labels: Sequence[str], count: int) -> int:
 def _logit(vector: Tensor, labels: Sequence[str], target: int | str | None) -> Goal:
     names = labels if len(labels) == len(vector) else ()
     index = int(vector.argmax()) if target is None else class_index(target, names, len(vector))
-    name = f"{names[index].split(',')[0]!r}" if names else f"{index}"
+    name = class_name(index, names, len(vector))
+    name = repr(name) if names else name
     top = ", the top class," if target is None else ""
     logit, one_hot = float(vector[index].detach()), torch.zeros_like(vector.detach())
     one_hot[index] = 1
-    return Goal(vector[index], f"class {name}{top} with logit {logit:.3g}", one_hot)
+    return Goal.of(vector, f"class {name}{top} with logit {logit:.3g}", one_hot)
 
 
-def _towards(vector: Tensor, other: Tensor) -> Goal:
+def _towards(vector: Tensor, other: Tensor, words: str) -> Goal:
     if other.numel() != vector.numel():
         raise TargetError(
             f"got an embedding of {other.numel()} numbers to compare with; the model gives "
@@ -130,92 +232,16 @@ def _towards(vector: Tensor, other: Tensor) -> Goal:
         )
     direction = _unit(other.flatten().to(vector))
     cosine = float(_unit(vector) @ direction)
-    words = f"the given embedding, cosine {cosine:.2f}"
-    return Goal((vector * direction).sum(), words, direction)
+    if cosine > _SAME:
+        raise TargetError(
+            f"{words} has the very embedding of this picture, so nothing can make it more alike "
+            f"and every map would show rounding. Leave the target out to ask what made the "
+            f"embedding."
+        )
+    return Goal.of(vector, f"{words}, cosine {cosine:.2f}", direction, is_cosine=True)
 
 
 def _unit(vector: Tensor) -> Tensor:
     vector = vector.detach()
     length: Tensor = torch.linalg.vector_norm(vector)
     return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)
-
-
-def values_of(
-    output: Any, module: nn.Module, goal: Goal, grid: TokenGrid | None = None
-) -> Float[Tensor, " batch"]:
-    """The number that was asked about for each picture of a batch.
-
-    Args:
-        output: What the model returned for the batch.
-        module: The model.
-        goal: What was asked about, found for one picture.
-        grid: The grid of the output tokens, where the model returns tokens.
-    """
-    return _vectors(_tensor_of(output, module), module, grid) @ goal.direction
-
-
-def vector_of(
-    output: Any, module: nn.Module, labels: Sequence[str], grid: TokenGrid | None
-) -> tuple[Float[Tensor, " number"], bool]:
-    """One vector for the picture of a batch of one, and whether it holds logits.
-
-    Raises:
-        TargetError: What the model returned is neither logits nor an embedding nor tokens.
-    """
-    found, is_logits = _tensor_of(output, module), False
-    if isinstance(output, Mapping):
-        is_logits = _LOGITS in output
-    if len(found) != 1:
-        raise _unreadable(found, module)
-    vector = _vectors(found, module, grid)[0]
-    return vector, found.dim() == 2 and (is_logits or _is_logits(module, len(vector), labels))
-
-
-def _vectors(
-    found: Tensor, module: nn.Module, grid: TokenGrid | None
-) -> Float[Tensor, "batch number"]:
-    """One vector for each picture; tokens are read out as the model would."""
-    if found.dim() == 4:  # a map of patches, channels first
-        found = found.flatten(2).mT
-    if found.dim() == 3:
-        weights = found.new_full((found.shape[1],), 1 / found.shape[1])
-        if grid is not None and grid.n_tokens == found.shape[1]:
-            weights = grid.query.to(found)
-        return weights @ found
-    if found.dim() != 2:
-        raise _unreadable(found, module)
-    return found
-
-
-def _unreadable(found: Tensor, module: nn.Module) -> TargetError:
-    return TargetError(
-        f"{type(module).__name__} returned a tensor of shape {tuple(found.shape)}; what can be "
-        f"asked about is logits or an embedding, [1, number], or tokens, [1, token, number]."
-    )
-
-
-def _tensor_of(output: Any, module: nn.Module) -> Tensor:
-    if isinstance(output, Mapping):
-        for name in (_LOGITS, *_POOLED, _TOKENS):
-            found = output.get(name)
-            if isinstance(found, Tensor):
-                return found
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    if isinstance(output, Tensor):
-        return output
-    raise TargetError(
-        f"{type(module).__name__} returned {type(output).__name__}, in which no logits and no "
-        f"embedding were found. Methods that need no target, such as rollout, work."
-    )
-
-
-def _is_logits(module: nn.Module, count: int, labels: Sequence[str]) -> bool:
-    if labels:
-        return len(labels) == count
-    declared = getattr(module, "num_classes", None)
-    if isinstance(declared, int):
-        return declared == count
-    heads = (getattr(module, name, None) for name in _HEADS)
-    layers = [part for head in heads if isinstance(head, nn.Module) for part in head.modules()]
-    return any(isinstance(part, nn.Linear) and part.out_features == count for part in layers)

@@ -177,7 +177,7 @@ def test_of_two_towers_only_the_vision_tower_is_built(build, tmp_path):
     folder = save(tmp_path / "towers", model, VIT_PICTURES)
     loaded = load_model(f"hf/{folder}")
     assert not any("text" in name for name, _ in loaded.module.named_modules())
-    assert torch.equal(loaded.module(PIXELS), model.vision_model(PIXELS).pooler_output)
+    assert torch.equal(loaded.module(PIXELS), model.get_image_features(PIXELS).pooler_output)
     assert loaded.labels == ()
 
 

@@ -44,9 +44,22 @@ def explain(
     target: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|INDEX",
-            help="Class that a method with gradients explains.",
+            metavar="NAME|INDEX|patch:X,Y",
+            help="Class that a method with gradients explains; for a model without classes, the "
+            "patch under a pixel, to which its embedding is compared.",
             show_default="the top class, or the embedding of a model without classes",
+        ),
+    ] = None,
+    target_image: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Another picture to compare with, for a model without classes."
+        ),
+    ] = None,
+    target_text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="A text to compare with, such as 'a cat', for CLIP and SigLIP."
         ),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder to write to.")] = Path(),
@@ -88,7 +101,8 @@ def explain(
         key: value for key, value in {"layer": layer, "head": head}.items() if value is not None
     }
     look: dict[str, Any] = {"colours": colours, "opacity": opacity, "smooth": smooth}
-    request = _Request((model, weights, size), method, given, at, target, look, format)
+    aim = _target(target, target_image, target_text)
+    request = _Request((model, weights, size), method, given, at, aim, look, format)
     from vizattn.many.frames import is_video
     from vizattn.many.sources import are_many
 
@@ -117,6 +131,7 @@ class _Request:
         """One picture: says what is shown, and the files."""
         from vizattn.explain import explain as look
         from vizattn.export import check_formats, save_explanation
+        from vizattn.predictions import in_words
 
         formats = check_formats(self.formats("png,npz"))
         with out.status("Looking", spinner="dots") as status:
@@ -131,6 +146,8 @@ class _Request:
             )
         for note in explanation.record.notes:
             out.print(f"Note: {note}.", markup=False)
+        if explanation.predictions:
+            out.print(f"Top classes: {in_words(explanation.predictions)}.", markup=False)
         heat = explanation.heatmap
         out.print(heat.sentence, markup=False)
         if heat.is_nearly_flat:
@@ -162,13 +179,16 @@ class _Request:
     def asked(self, formats: tuple[str, ...]) -> Asked:
         """The same, with names made into things: cheap checks first, then the model is loaded."""
         from vizattn.explain import model_named, recipe_of
+        from vizattn.likeness import settled
         from vizattn.many.run import Asked
 
         method, at = recipe_of(self.method, self.settings), _asker(self.at)
         with out.status("Loading the model", spinner="dots"):
             model = model_of(*self.model)
             loaded = model_named(model) if isinstance(model, str) else model
-        return Asked(loaded, method, at, self.target, formats, self.look, self.model[1])
+        # a text or another picture is the same for every picture, and looked at once
+        target = self.target if method.class_agnostic else settled(self.target, loaded)
+        return Asked(loaded, method, at, target, formats, self.look, self.model[1])
 
     def formats(self, default: str) -> Iterable[str]:
         """Names of formats as they were typed."""
@@ -192,6 +212,18 @@ def _flags(words: list[str]) -> tuple[list[str], dict[str, str]]:
     if not pictures:
         raise typer.BadParameter("no picture was named.")
     return pictures, given
+
+
+def _target(name: str | None, image: Path | None, text: str | None) -> str | None:
+    """The one target that was named, by its name."""
+    picture = None if image is None else f"picture:{image}"
+    words = None if text is None else f"text:{text}"
+    given = [each for each in (name, picture, words) if each is not None]
+    if len(given) > 1:
+        raise typer.BadParameter(
+            "--target, --target-image and --target-text each name what is explained; give one."
+        )
+    return given[0] if given else None
 
 
 def _asker(text: str | None) -> tuple[float, float] | str | None:

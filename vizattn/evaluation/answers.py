@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from vizattn.grid import TokenGrid
 from vizattn.models import VisionModel
-from vizattn.targets import Target, goal_of, vector_of
+from vizattn.outputs import logits_of, vectors_of
+from vizattn.targets import Goal, Target, goal_of
 
 # Pixels in one forward pass, at most; a picture alone is always allowed.
 _PIXELS = 600_000
@@ -29,17 +29,15 @@ class Answer:
 
     Attributes:
         model: Who is asked.
-        direction: What the model's vector is multiplied with: one class, or a unit embedding.
-        is_logits: Whether the vector holds logits; else it is an embedding.
+        goal: What is asked, found for one picture.
+        is_logits: Whether the model gives logits; else it gives an embedding.
         grid: The grid of tokens, where the model returns tokens.
-        words: The target, for a sentence.
     """
 
     model: VisionModel
-    direction: Float[Tensor, " number"]
+    goal: Goal
     is_logits: bool
     grid: TokenGrid | None
-    words: str
 
     @classmethod
     def of(
@@ -57,31 +55,27 @@ class Answer:
         with torch.no_grad():
             output = model.module(pixels.unsqueeze(0))
         goal = goal_of(output, model.module, model.labels, target, grid)
-        _, is_logits = vector_of(output, model.module, model.labels, grid)
-        return cls(model, goal.direction, is_logits, grid, goal.words)
+        is_logits = logits_of(output, model.module, model.labels) is not None
+        return cls(model, goal, is_logits, grid)
 
     def vectors(self, pictures: Pictures) -> Float[Tensor, "picture number"]:
         """The model's logits or embeddings of some pictures."""
         with torch.no_grad():
             output = self.model.module(pictures)
-        found = [
-            vector_of(each, self.model.module, self.model.labels, self.grid)[0]
-            for each in _one_by_one(output, len(pictures))
-        ]
-        return torch.stack(found).float()
+        return vectors_of(output, self.model.module, self.grid).float()
 
     def raw(self, pictures: Pictures) -> Float[Tensor, " picture"]:
-        """The number that methods explain: the logit, or how far the embedding reaches."""
-        return self.vectors(pictures) @ self.direction.float()
+        """The number that methods explain: a logit, or what an embedding is asked for."""
+        return self.goal.value(self.vectors(pictures))
 
     def share(self, pictures: Pictures) -> Float[Tensor, " picture"]:
         """The same on a scale that ends at 1: the class's probability, or the cosine."""
         vectors = self.vectors(pictures)
         if not self.is_logits:
-            return torch.nn.functional.normalize(vectors, dim=1) @ self.direction.float()
+            return replace(self.goal, is_cosine=True).value(vectors)
         if self.model.is_multi_label:
-            return (vectors @ self.direction.float()).sigmoid()
-        return vectors.softmax(1) @ self.direction.float()
+            return self.goal.value(vectors).sigmoid()
+        return self.goal.value(vectors.softmax(1))
 
 
 def in_batches(
@@ -108,18 +102,3 @@ def in_batches(
         if told is not None:
             told(part.stop, count)
     return torch.cat(answers)
-
-
-def _one_by_one(output: Any, count: int) -> Iterator[Any]:
-    """What a model would have returned for each picture of a batch."""
-    if isinstance(output, tuple | list):
-        output = output[0]
-    for index in range(count):
-        if isinstance(output, Mapping):
-            yield {
-                name: value[index : index + 1]
-                for name, value in output.items()
-                if isinstance(value, Tensor)
-            }
-        else:
-            yield output[index : index + 1]

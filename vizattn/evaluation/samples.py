@@ -159,6 +159,5 @@ def _target_of(model: VisionModel, image: Image.Image) -> Target:
     pixels, _ = model.transform(image)
     answer = Answer.of(model, pixels)
     if answer.is_logits:
-        return int(answer.direction.argmax())
-    found: Tensor = answer.direction
-    return found
+        return int(answer.goal.direction.argmax())
+    return answer.goal.direction

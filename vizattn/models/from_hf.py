@@ -1,7 +1,7 @@
 """Models of transformers: ``hf/OWNER/NAME`` on the Hugging Face hub, or ``hf/FOLDER``.
 
 Configuration files choose among the classes of transformers itself; code that a repository brings
-is never run. Of models with two towers only the vision tower is built.
+is never run. Of models with two towers the vision tower is built, and the other when a text comes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from vizattn.models.fitting import load_checkpoint
 from vizattn.models.from_timm import load_timm
 from vizattn.models.hf_module import ImageModel
 from vizattn.models.hf_preprocess import preprocess_of
+from vizattn.models.hf_text import text_tower
 from vizattn.models.hub import hugging_face, need
 from vizattn.models.vision import Request, VisionModel, accept_size
 from vizattn.preprocess import Preprocess
@@ -42,16 +43,21 @@ def load_hf(request: Request) -> VisionModel:
         config = _config(transformers, request, raw)
         settings = _image_settings(request.name)
         transform = preprocess_of(transformers, settings, raw["model_type"], request.size)
-        config = getattr(config, "vision_config", None) or config
+        whole, config = config, getattr(config, "vision_config", None) or config
+        if hasattr(whole, "projection_dim"):
+            config.projection_dim = whole.projection_dim  # its own is not always kept in step
         kind = _class_of(transformers, request, config, raw.get("architectures") or ())
         model, notes, report = _model(request, kind, config)
+        text = text_tower(transformers, request, whole, model)
     module = ImageModel(model, _settings(model, transform)).eval()
     accept_size(module, request, transform.height, transform.width)
     labels = _labels(model.config) if "ImageClassification" in type(model).__name__ else ()
     label = request.name.rpartition("/")[2]
+    several = getattr(model.config, "problem_type", None) == "multi_label_classification"
     return VisionModel(
-        module, transform, labels, request.full_name, label, notes, checkpoint=report
-    )
+        module, transform, labels, request.full_name, label, notes, checkpoint=report, text=text,
+        is_multi_label=several,
+    )  # fmt: skip
 
 
 def _model(request: Request, kind: Any, config: Any) -> tuple[nn.Module, tuple[str, ...], Any]:
@@ -163,10 +169,16 @@ def _config(transformers: Any, request: Request, raw: dict[str, Any]) -> Any:
 
 
 def _class_of(transformers: Any, request: Request, config: Any, declared: Any) -> Any:
-    """The class that takes pixels: the one the repository declares, or the type's own."""
+    """The class that takes pixels: the one the repository declares, or the type's own.
+
+    Of two towers, one that projects into the space that both share comes first.
+    """
     named = [getattr(transformers, name, None) for name in declared]
     known = transformers.MODEL_MAPPING.get(type(config), None)
-    candidates = [*named, *(known if isinstance(known, tuple) else (known,)), *_siblings(config)]
+    siblings = _siblings(config)
+    shared = [kind for kind in siblings if kind.__name__.endswith("VisionModelWithProjection")]
+    known = known if isinstance(known, tuple) else (known,)
+    candidates = [*named, *shared, *known, *siblings]
     for kind in candidates:
         if kind is not None and kind.config_class is type(config) and _takes_pixels(kind):
             return kind

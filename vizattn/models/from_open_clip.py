@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vizattn.errors import ModelError
 from vizattn.models.checkpoint import State
@@ -14,14 +16,14 @@ from vizattn.models.fitting import load_checkpoint
 from vizattn.models.from_timm import convert_timm
 from vizattn.models.hub import hugging_face, need
 from vizattn.models.names import unknown, unknown_tag
-from vizattn.models.vision import Request, VisionModel, accept_size
+from vizattn.models.vision import Request, TextTower, VisionModel, accept_size
 from vizattn.preprocess import Mode, Preprocess
 
 _MODES: dict[str, Mode] = {"shortest": "crop", "longest": "pad", "squash": "squash"}
 
 
 def load_open_clip(request: Request) -> VisionModel:
-    """Load the vision tower of an open_clip model; the text tower is built, and let go."""
+    """Load the vision tower of an open_clip model, and beside it the tower for text."""
     open_clip = need("open_clip", "open_clip")
     name, tag = _name_and_tag(open_clip, request)
     fetching = (
@@ -36,7 +38,26 @@ def load_open_clip(request: Request) -> VisionModel:
     transform = preprocess_of(_about_pictures(open_clip, whole, name, tag), request.size)
     accept_size(tower, request, transform.height, transform.width)
     notes = request.notes(report)
-    return VisionModel(tower, transform, (), request.full_name, name, notes, checkpoint=report)
+    # a file of weights has filled the vision tower alone
+    text = _text_tower(open_clip, whole, name, request) if report is None else None
+    return VisionModel(
+        tower, transform, (), request.full_name, name, notes, checkpoint=report, text=text
+    )
+
+
+def _text_tower(open_clip: Any, whole: Any, name: str, request: Request) -> TextTower:
+    @cache
+    def tokenizer() -> Any:
+        with hugging_face(request.full_name):  # some are transformers' own
+            return open_clip.get_tokenizer(name)
+
+    def embed(text: str) -> Tensor:
+        tokens = tokenizer()([text]).to(next(whole.parameters()).device)
+        with torch.no_grad():
+            found: Tensor = whole.encode_text(tokens)[0]
+        return found
+
+    return embed
 
 
 def preprocess_of(config: dict[str, Any], size: int | None = None) -> Preprocess:

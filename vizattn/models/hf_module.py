@@ -17,12 +17,16 @@ class ImageModel(nn.Module):
     Attributes:
         model: The model.
         config: Its configuration, where rooms below look for what it says about its tokens.
+        num_classes: How many classes it has, when it has any.
     """
 
     def __init__(self, model: nn.Module, settings: Mapping[str, Any]) -> None:
         super().__init__()
         self.model = model
         self.config: Any = model.config
+        n_classes: Any = getattr(model.config, "num_labels", None)
+        if "ImageClassification" in type(model).__name__ and isinstance(n_classes, int):
+            self.num_classes = n_classes
         self._settings = dict(settings)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from vizattn.models.fitting import CheckpointReport
 
 Transform = Callable[[Image.Image], tuple[Tensor, Frame]]
 
+# From a text to its embedding, in the space of the picture's.
+TextTower = Callable[[str], Tensor]
+
 RANDOM_NOTE = "random weights: the maps show how things work, not what a trained model sees"
 
 
@@ -32,8 +35,8 @@ class VisionModel:
         notes: What a reader of its maps has to know.
         readout: ``class`` or ``mean``: which tokens it reads out; asked of the module when empty.
         checkpoint: How a file of weights fitted, when they came from one.
-        is_multi_label: Whether classes do not exclude each other, so that each has a probability
-            of its own.
+        text: The other tower of a model that was trained with text.
+        is_multi_label: Whether each class is a question of its own: several may be there at once.
     """
 
     module: nn.Module
@@ -44,6 +47,7 @@ class VisionModel:
     notes: tuple[str, ...] = field(default=())
     readout: str = ""
     checkpoint: CheckpointReport | None = None
+    text: TextTower | None = None
     is_multi_label: bool = False
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vizattn.errors import ModelError
 from vizattn.frame import Frame
 from vizattn.models.from_timm import preprocess_of
-from vizattn.models.vision import Transform, VisionModel
+from vizattn.models.vision import TextTower, Transform, VisionModel
 from vizattn.preprocess import Preprocess
 
 
@@ -21,6 +21,8 @@ def wrap_model(
     labels: Sequence[str] = (),
     readout: str = "",
     name: str | None = None,
+    text: TextTower | None = None,
+    is_multi_label: bool = False,
 ) -> VisionModel:
     """Wrap a module of your own, trained or not; the module itself is not changed.
 
@@ -31,10 +33,15 @@ def wrap_model(
         labels: Names of the classes.
         readout: ``class`` or ``mean``: which tokens the module reads out, where it does not say.
         name: How to name it; the class's name when left out.
+        text: From a text to its embedding ``[number]``, where the module was trained with text.
+        is_multi_label: Whether several of the classes may be there at once.
     """
     name = name or type(module).__name__
     transform = transform or _default_transform(module)
-    return VisionModel(module, transform, tuple(labels), name, name, readout=readout)
+    return VisionModel(
+        module, transform, tuple(labels), name, name, readout=readout, text=text,
+        is_multi_label=is_multi_label,
+    )  # fmt: skip
 
 
 def _default_transform(module: nn.Module) -> Transform:
