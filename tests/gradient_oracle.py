@@ -207,8 +207,11 @@ def _attend(attention, x, rule):
     return attention.to_out(taken.transpose(1, 2).flatten(2))
 
 
-def legrad(model, pixels, target, blocks, read):
-    """E_l of every layer, [layer, key]: hooks on the blocks, and autograd by the weights."""
+def readings(model, pixels, target, blocks, read, query=None):
+    """Derivative of each layer's reading by its weights, and the weights, ``[head, query, key]``.
+
+    Hooks on the blocks, and autograd by the weights; the mean of all tokens is read, or ``query``.
+    """
     model = copy.deepcopy(model).double()
     for module in model.modules():
         if hasattr(module, "fused_attn"):
@@ -221,9 +224,26 @@ def legrad(model, pixels, target, blocks, read):
         model(pixels.double().unsqueeze(0))
     for hook in hooks:
         hook.remove()
-    maps = []
     for tokens, seen in zip(outputs, weights, strict=True):
-        scalar = read(model, tokens.mean(1))[0, target]
+        scalar = read(model, tokens.mean(1) if query is None else query @ tokens)[0, target]
         gradient = torch.autograd.grad(scalar, seen, retain_graph=True)[0][0]
-        maps.append(gradient.clamp(min=0).mean((0, 1)))
+        yield gradient, seen.detach()[0]
+
+
+def legrad(model, pixels, target, blocks, read):
+    """E_l of every layer, [layer, key]."""
+    found = readings(model, pixels, target, blocks, read)
+    return torch.stack([gradient.clamp(min=0).mean((0, 1)) for gradient, _ in found])
+
+
+def attention_shift(model, pixels, target, blocks, read, query, balance):
+    """e_l / σ_l^balance of every layer, by what a step of attention towards each token changes."""
+    maps = []
+    for gradient, weights in readings(model, pixels, target, blocks, read, query):
+        gain = torch.zeros(weights.shape[-1], dtype=torch.float64)
+        for j in range(len(gain)):
+            moved = -weights.clone()  # (1 - step) of what there is, and the step for token j
+            moved[:, :, j] += 1
+            gain[j] = (gradient * moved).sum()
+        maps.append(gain / gain[1:].std(correction=0) ** balance)
     return torch.stack(maps)

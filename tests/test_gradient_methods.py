@@ -1,5 +1,8 @@
 """Every method that needs gradients or contributions, against its paper written out."""
 
+import copy
+from dataclasses import replace
+
 import gradient_oracle as oracle
 import pytest
 import timm
@@ -14,6 +17,7 @@ from vizattn.methods import (
     GAE,
     METHODS,
     AttentionGradCAM,
+    AttentionShift,
     AttnLRP,
     GradientInput,
     GradientRollout,
@@ -365,9 +369,9 @@ def test_a_pooling_head_reads_every_layer_with_attention_of_its_own(pixels):
     model = timm.create_model("vit_base_patch16_siglip_224", img_size=64, depth=2, num_classes=5)
     model = randomised(model).double()
     record = capture_gradients(model, pixels, TARGET, needs=["readouts", "attention"])
-    assert [layer.kind for layer in record.readouts] == ["pool", "pool"]
+    assert [layer.kind for layer in record.readouts["readouts"]] == ["pool", "pool"]
     # after the last layer, the reading is the model's own
-    torch.testing.assert_close(record.readouts[-1].g, record[-1].g)
+    torch.testing.assert_close(record.readouts["readouts"][-1].g, record[-1].g)
     tokens = []
     hook = model.blocks[0].register_forward_hook(lambda _m, _a, out: tokens.append(out))
     with torch.no_grad():
@@ -384,10 +388,39 @@ def test_a_pooling_head_reads_every_layer_with_attention_of_its_own(pixels):
     logit = model.head(model.fc_norm(pooled))[0, TARGET]
     gradient = torch.autograd.grad(logit, weights)[0][0, :, 0]
     found = LeGrad().by_layer(record)[0].relevance[0]
-    assert (
-        relative_error(found[record.readouts[0].keys.grid.prefix :], gradient.clamp(min=0).mean(0))
-        < BOUND
-    )
+    prefix = record.readouts["readouts"][0].keys.grid.prefix
+    assert relative_error(found[prefix:], gradient.clamp(min=0).mean(0)) < BOUND
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+@pytest.mark.parametrize("balance", [0.0, 0.5])
+def test_attention_shift_is_what_moving_attention_would_gain(pool, balance, tiny_timm, pixels):
+    model = tiny_timm.double()
+    if pool == "mean":
+        model.global_pool = "avg"
+    n_prefix = 1
+    query = torch.zeros(17, dtype=torch.float64)
+    query[:n_prefix] = float(pool == "class")
+    query[n_prefix:] = float(pool == "mean") / 16
+    expected = oracle.attention_shift(model, pixels, TARGET, *READ["tiny_timm"], query, balance)
+    record = capture_gradients(model, pixels, TARGET, needs=["readouts:own"])
+    found = AttentionShift(balance=balance)
+    for maps, layer in zip(found.by_layer(record), expected, strict=True):
+        assert relative_error(maps.relevance[0], layer) < BOUND
+    assert relative_error(found(record, query), expected.sum(0)) < BOUND
+    assert (found.heatmap(record).values < 0).any()
+
+
+def test_attention_shift_is_zero_on_average_under_the_attention_there_is(tiny_timm, pixels):
+    record = capture_gradients(tiny_timm, pixels, TARGET, needs=["readouts:own"])
+    one_head = copy.deepcopy(record.readouts["readouts:own"][-1])
+    for head in range(one_head.n_heads):
+        part = slice(head, head + 1)
+        alone = replace(one_head, q=one_head.q[part], k=one_head.k[part], v=one_head.v[part],
+                        g=one_head.g[part], lse=None)  # fmt: skip
+        gain = AttentionShift(balance=0.0)._of_layer(alone)
+        row = alone.rows(0)[0, 0]
+        assert abs(float(row @ gain)) < 1e-6 * float(gain.abs().max())
 
 
 @pytest.mark.parametrize("make", ["torchvision", "vit", "vit_model", "clip", "siglip"])
@@ -395,7 +428,7 @@ def test_other_libraries_are_read_out_after_each_layer(make, pixels):
     model = other_library(make)
     record = capture_gradients(model, pixels, needs=["readouts"])
     heat = LeGrad().heatmap(record)
-    assert len(record.readouts) == 2
+    assert len(record.readouts["readouts"]) == 2
     assert heat.values.max() > 0
 
 

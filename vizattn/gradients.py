@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from vizattn.observation import run_module
 from vizattn.outputs import vectors_of
 from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
-from vizattn.readouts import Kept, layers_of_readings, read_out
+from vizattn.readouts import Kept, Readings, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
 from vizattn.straight import BASELINES, Values, integrated, last_attention
 from vizattn.targets import PATCH, Goal, Target, asked_by_name, goal_of
@@ -44,7 +45,8 @@ from vizattn.tracked import Tracked, track
 # What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
 # by pixels (three rules); and by patch embeddings, tokens between layers, or before the last.
 ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
-NEEDS = (ATTENTION, ADDED, READOUTS, PLAIN, *RULES)
+OWN_READOUTS = "readouts:own"
+NEEDS = (ATTENTION, ADDED, READOUTS, OWN_READOUTS, PLAIN, *RULES)
 _TOKENS, _LAYERS = ":tokens", ":layers"
 FEATURES, LENGTHS = "features", "lengths"
 EXTRAS = (
@@ -58,6 +60,9 @@ PASSES = {
     "integrated:black:20": rf"integrated:({'|'.join(BASELINES)}):[1-9]\d*",
     "path:20": r"path:[1-9]\d*",
 }
+
+# What is asked of the tokens between blocks.
+_OF_BLOCKS = (READOUTS, LENGTHS)
 
 # Floats of heads' contributions that are turned into coordinates at a time.
 _PART_FLOATS = 2**23
@@ -80,7 +85,8 @@ def capture_gradients(
             with, or its name: ``patch:X,Y`` of the same picture, ``picture:FILE``, ``text:WORDS``.
             When left out, the top class, or the embedding along its own direction.
         needs: Any of ``attention`` (``g`` of every layer), ``added`` (what keys add to tokens,
-            ``gives``), ``readouts`` (the model read out after each layer), and ``plain``, ``cp``,
+            ``gives``), ``readouts`` (the model read out after each layer from the mean of all
+            tokens, with ``:own`` from those that it reads at the end), and ``plain``, ``cp``,
             ``attn`` (derivatives by the pixels, see ``propagation``). Each but ``added`` is one
             backward pass; readings are a short one for each layer. With ``:tokens`` behind one of
             the last three it is relevance of each patch's embedding before its position is added,
@@ -106,7 +112,7 @@ def capture_gradients(
     size = (pixels.shape[-2], pixels.shape[-1])
     target = settled(target, model)
     kind, asked = asked_by_name(target)
-    of_blocks = any(name in (READOUTS, LENGTHS) or name.endswith(_LAYERS) for name in wanted)
+    of_blocks = any(name.startswith(_OF_BLOCKS) or name.endswith(_LAYERS) for name in wanted)
     tracked = track(
         model.module, pixels, inputs, model.readout,
         with_blocks=of_blocks or kind == PATCH,
@@ -125,7 +131,7 @@ def capture_gradients(
             extras |= integrated(name, values, tracked, model.transform)
         elif name.startswith("path:"):
             extras |= last_attention(name, tracked, goal, _grid(kept), inputs)
-    for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
+    for call in (*(call for call, _ in kept), *(call for _, call in chain(*readings.values()))):
         _let_go(call)
     layers = layers_of(seen, model, frame, size)
     if ADDED in wanted:
@@ -140,14 +146,14 @@ def capture_gradients(
         goal.words if set(wanted) - {ADDED} else "",
         tracked.leaf.detach()[0] if by_pixels or _WAY in "".join(wanted) else None,
         by_pixels,
-        layers_of_readings(readings, layers, kept),
+        {name: layers_of_readings(each, layers, kept) for name, each in readings.items()},
         extras,
     )
 
 
 def _ask(
     tracked: Tracked, goal: Goal, kept: Kept, wanted: tuple[str, ...]
-) -> tuple[dict[str, Tensor], list[tuple[int, AttentionCall]], dict[str, Tensor]]:
+) -> tuple[dict[str, Tensor], dict[str, Readings], dict[str, Tensor]]:
     """One backward pass for each thing that is wanted: what came to pixels, readings, extras."""
     graph, calls = Graph(goal.scalar), [call for call, _ in kept]
     with torch.inference_mode(False), torch.enable_grad():
@@ -159,7 +165,11 @@ def _ask(
             found = graph.gradients(nodes, keep=True)
             for call, gradient in zip(calls, found, strict=True):
                 call.gradient = gradient.mT if call.is_turned else gradient
-        readings = read_out(tracked, goal, kept, nodes) if READOUTS in wanted else []
+        readings = {
+            name: read_out(tracked, goal, kept, nodes, own=name == OWN_READOUTS)
+            for name in (READOUTS, OWN_READOUTS)
+            if name in wanted
+        }
         attention = {node: call.is_turned for node, call in zip(nodes, calls, strict=True)}
         rules = partial(_rules, graph, attention)
         by_pixels = {

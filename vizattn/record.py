@@ -38,7 +38,8 @@ class AttentionRecord(Sequence[Attention]):
             ``plain``, or a rule of relevance propagation (``propagation``).
         readouts: The layers once more, as if the model had been read out after each: their ``g`` is
             the derivative of that reading. Of a model with a pooling head, the head's own attention
-            to the tokens after each layer.
+            to the tokens after each layer. By the word that they were asked for with: ``readouts``
+            of the mean of all tokens, ``readouts:own`` of those that the model reads at the end.
         extras: What else was asked for, by the word it was asked with (``capture_gradients``).
     """
 
@@ -51,7 +52,7 @@ class AttentionRecord(Sequence[Attention]):
     target: str = ""
     pixels: Float[Tensor, "3 height width"] | None = None
     input_gradients: Mapping[str, Tensor] = field(default_factory=dict)
-    readouts: tuple[Attention, ...] = ()
+    readouts: Mapping[str, tuple[Attention, ...]] = field(default_factory=dict)
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -109,7 +110,9 @@ class AttentionRecord(Sequence[Attention]):
         path = Path(path)
         path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
         arrays: dict[str, np.ndarray] = {"meta": np.array(json.dumps(self._meta()))}
-        arrays |= _layer_arrays("layer", self.layers) | _layer_arrays("readout", self.readouts)
+        arrays |= _layer_arrays("layer", self.layers)
+        for kind, layers in self.readouts.items():
+            arrays |= _layer_arrays(kind, layers)
         if self.output is not None:
             arrays["output"] = _to_array(self.output)
         arrays |= {f"input.{name}": _to_array(x) for name, x in self.input_gradients.items()}
@@ -161,7 +164,10 @@ class AttentionRecord(Sequence[Attention]):
             "notes": self.notes,
             "target": self.target,
             "layers": [_layer_meta(layer) for layer in self.layers],
-            "readouts": [_layer_meta(layer) for layer in self.readouts],
+            "readouts": {
+                kind: [_layer_meta(layer) for layer in layers]
+                for kind, layers in self.readouts.items()
+            },
         }
 
     @classmethod
@@ -177,7 +183,10 @@ class AttentionRecord(Sequence[Attention]):
             meta.get("target", ""),
             torch.from_numpy(arrays["pixels"]) if "pixels" in arrays else None,
             _tensors_from("input", arrays),
-            _layers_from("readout", meta.get("readouts", []), arrays),
+            {
+                kind: _layers_from(kind, layers, arrays)
+                for kind, layers in meta.get("readouts", {}).items()
+            },
             _tensors_from("extra", arrays),
         )
 

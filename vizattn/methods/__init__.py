@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vizattn.errors import UnknownName
 from vizattn.methods.attention_gradcam import AttentionGradCAM
+from vizattn.methods.attention_shift import AttentionShift
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.beyond_intuition import BeyondIntuition
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
         GradientRollout,
         BeyondIntuition,
         LeGrad,
+        AttentionShift,
         AttentionGradCAM,
         GradCAM,
         CPLRP,
@@ -61,6 +63,7 @@ __all__ = [
     "METHODS",
     "Asker",
     "AttentionGradCAM",
+    "AttentionShift",
     "AttnLRP",
     "BeyondIntuition",
     "GradCAM",

@@ -63,6 +63,7 @@ class BeyondIntuition(Downward):
         "Chen et al. 2023, Beyond Intuition: Rethinking Token Attributions inside Transformers, "
         "TMLR, §3 and §4"
     )
+    is_slow: ClassVar[bool] = True
     formula: ClassVar[str] = (
         "map = P ⊙ F,  P = (I + Ā_L) ⋯ (I + Ā_s),  F = mean over heads of "
         "(1/K Σ_k ∂y(k/K · x)/∂A_L)⁺\n"

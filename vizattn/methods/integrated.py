@@ -39,6 +39,7 @@ class IntegratedGradients(OnFinestGrid):
     paper: ClassVar[str] = (
         "Sundararajan, Taly & Yan 2017, Axiomatic Attribution for Deep Networks, ICML, §3"
     )
+    is_slow: ClassVar[bool] = True
     formula: ClassVar[str] = (
         "map_p = Σ (x − x′) · mean over steps of ∂y/∂x at x′ + α (x − x′),  α from 0 to 1\n"
         "x: the pixels of patch p in each colour; x′: those of the baseline; y: the target"
