@@ -18,6 +18,7 @@ from vizattn.evaluation.answers import Answer, in_batches
 from vizattn.evaluation.baselines import centred_gaussian, random_map
 from vizattn.evaluation.covering import (
     deletion,
+    even_shares,
     fidelity,
     insertion,
     patch_flipping,
@@ -31,6 +32,7 @@ from vizattn.evaluation.run import Plan, judge
 from vizattn.evaluation.samples import Sample, digit_samples, mosaic_samples
 from vizattn.evaluation.sanity import likeness, randomised
 from vizattn.evaluation.tables import markdown
+from vizattn.evaluation.trust import trust
 from vizattn.frame import Frame
 from vizattn.grid import TokenGrid
 from vizattn.heatmap import Heatmap
@@ -114,7 +116,7 @@ def test_deletion_and_flipping_by_hand(summed):
     steps = 4
     taken = [round(share * order.numel() / steps) for share in range(steps + 1)]
     left = [float(adds.flatten()[order[count:]].sum()) for count in taken]
-    curve = deletion(answer, pixels, order, steps)
+    curve = deletion(answer, pixels, order, even_shares(steps))
     expected = torch.softmax(torch.tensor([[each, 0.0] for each in left]), 1)[:, 0]
     assert curve.answers == pytest.approx(expected.tolist(), abs=1e-5)
     assert curve.area == pytest.approx(float(torch.trapezoid(expected, dx=1 / steps)), abs=1e-5)
@@ -127,7 +129,7 @@ def test_deletion_and_flipping_by_hand(summed):
 def test_insertion_starts_blurred_and_ends_with_the_picture(summed):
     model, pixels, _, _ = summed
     answer = Answer.of(model, pixels, "sum")
-    curve = insertion(answer, pixels, torch.arange(SIDE * SIDE), 3)
+    curve = insertion(answer, pixels, torch.arange(SIDE * SIDE), even_shares(3))
     assert curve.answers[-1] == pytest.approx(float(answer.share(pixels[None])[0]), abs=1e-6)
     assert curve.answers[0] != pytest.approx(curve.answers[-1], abs=1e-3)
 
@@ -353,3 +355,30 @@ def test_the_command_writes_tables_numbers_and_curves(tmp_path):
     assert (folder / "deletion.png").stat().st_size > 10_000
     assert (folder / "insertion.png").exists()
     assert "Best by pointing: gae" in done.stdout
+
+
+def test_trust_tells_a_true_map_from_its_opposite_and_from_a_random_one(digits, questions):
+    sample = questions[0]
+    told = []
+    shown = va.explain(sample.picture, model=digits, method="gae", target=sample.target)
+    found = trust(shown, shown.heatmap, lambda *at: told.append(at))
+    assert found.verdict == "better"
+    assert told[-1] == (2 * (2 * 11 + 2), 2 * (2 * 11 + 2))
+    assert found.deletion.area < found.random_deletion.area
+    assert found.insertion.area > found.random_insertion.area
+    assert found.deletion.answers[0] == found.insertion.answers[-1], "the whole picture, twice"
+    upside_down = replace(shown.heatmap, values=-shown.heatmap.values)
+    assert trust(shown, upside_down).verdict == "worse"
+    noise = replace(shown.heatmap, values=random_map(12, 12, 0))
+    same = trust(shown, noise)
+    assert (same.verdict, same.deletion) == ("chance", same.random_deletion)
+
+
+def test_trust_stops_when_it_is_told_to(digits, questions):
+    shown = va.explain(questions[0].picture, model=digits, method="gae", target=questions[0].target)
+
+    def stop(*_at):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trust(shown, shown.heatmap, stop)

@@ -12,6 +12,7 @@ Wu et al. 2024, "On the Faithfulness of Vision Transformer Explanations" (SaCo).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,8 @@ from vizattn.evaluation.scores import correlation, salience_faithfulness
 
 # Standard deviation of RISE's blur in pixels; its kernel is twice as wide and one more.
 RISE_BLUR = 5
+
+Shares = Sequence[float]
 
 _GROUPS = 10
 _DRAWS = 128
@@ -53,40 +56,38 @@ def blurred(
     return soft
 
 
-def deletion(
-    answer: Answer, pixels: Tensor, order: Tensor, steps: int | None = None,
-    told: Told | None = None,
-) -> Curve:  # fmt: skip
+def deletion(answer: Answer, pixels: Tensor, order: Tensor, shares: Shares) -> Curve:
     """The answer while the most important pixels become the mean colour, 0 as models take it.
 
     Args:
         answer: What is asked.
         pixels: The model's input, ``[3, height, width]``.
         order: Pixels by their numbers, the most important first.
-        steps: Equal steps from the whole picture to none; one row of pixels each when left out.
-        told: Called with how many passes are done, of how many.
+        shares: Shares of the pixels that are covered, from 0 to 1; ``even_shares`` gives them.
     """
-    return replacing(pixels, torch.zeros_like(pixels), order, answer.share, steps, told)
+    return replacing(pixels, torch.zeros_like(pixels), order, answer.share, shares)
 
 
 def insertion(
-    answer: Answer, pixels: Tensor, order: Tensor, steps: int | None = None,
-    told: Told | None = None, spread: int = RISE_BLUR,
-) -> Curve:  # fmt: skip
+    answer: Answer, pixels: Tensor, order: Tensor, shares: Shares, spread: int = RISE_BLUR
+) -> Curve:
     """The answer while the most important pixels are uncovered on a blurred picture."""
-    return replacing(blurred(pixels, spread), pixels, order, answer.share, steps, told)
+    return replacing(blurred(pixels, spread), pixels, order, answer.share, shares)
+
+
+def even_shares(steps: int) -> Shares:
+    """Equal steps from 0 to 1."""
+    return tuple(step / steps for step in range(steps + 1))
 
 
 def replacing(
-    first: Tensor, second: Tensor, order: Tensor, ask: Ask, steps: int | None = None,
-    told: Told | None = None,
-) -> Curve:  # fmt: skip
+    first: Tensor, second: Tensor, order: Tensor, ask: Ask, shares: Shares, told: Told | None = None
+) -> Curve:
     """What ``ask`` says while one picture becomes another, pixel by pixel in an order."""
-    steps = steps or first.shape[-2]
-    shares = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
-    made = _replaced(first, second, order, (shares * order.numel()).round().long())
-    answers = in_batches(made, steps + 1, _size(first), ask, told)
-    return Curve(tuple(shares.tolist()), tuple(answers.tolist()))
+    counts = (torch.tensor(shares, dtype=torch.float64) * order.numel()).round().long()
+    made = _replaced(first, second, order, counts)
+    answers = in_batches(made, len(shares), _size(first), ask, told)
+    return Curve(tuple(shares), tuple(answers.tolist()))
 
 
 def _replaced(first: Tensor, second: Tensor, order: Tensor, counts: Tensor) -> Made:

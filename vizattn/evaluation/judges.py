@@ -16,6 +16,7 @@ from torch import Tensor
 from vizattn.evaluation.covering import (
     RISE_BLUR,
     deletion,
+    even_shares,
     fidelity,
     insertion,
     patch_flipping,
@@ -112,8 +113,9 @@ class Covering(Judge):
     def judge(self, question: Question, heat: Heatmap) -> Line:
         """Deletion, insertion, least minus most relevant first, AOPC, fidelity and SaCo."""
         answer, pixels, order = question.answer, question.pixels, question.order(heat)
-        down = deletion(answer, pixels, order, self.steps)
-        up = insertion(answer, pixels, order, self.steps, spread=self.spread)
+        shares = even_shares(self.steps or question.size[0])
+        down = deletion(answer, pixels, order, shares)
+        up = insertion(answer, pixels, order, shares, self.spread)
         between, drop = patch_flipping(answer, pixels, order)
         each = heat.values.float().flatten(), question.patches(heat)
         return {
@@ -164,7 +166,7 @@ class Perturbation(Judge):
             top = question.answer.vectors(pictures).argmax(1)
             return top.eq(label).float()
 
-        curve = replacing(question.pixels, black, order, ask, _TENTHS)
+        curve = replacing(question.pixels, black, order, ask, even_shares(_TENTHS))
         return list(curve.answers[:_TENTHS])
 
 
