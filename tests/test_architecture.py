@@ -25,8 +25,9 @@ FLOORS = {
     "recipe": 10, "viewer": 10,
     "export": 11,
     "ui": 12, "html": 12, "many": 12,
-    "cli": 13,
-    "__main__": 14,
+    "survey": 13,
+    "cli": 14,
+    "__main__": 15,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
@@ -39,7 +40,7 @@ NEIGHBOURS = {
 }
 
 # What may be imported at the top of a module, room by room; everything else waits for its use.
-HEAVY = {"timm", "transformers", "gradio", "matplotlib", "torchvision"}
+HEAVY = {"timm", "transformers", "gradio", "matplotlib", "torchvision", "pyarrow", "ray"}
 
 
 def room_of(path):
