@@ -101,7 +101,12 @@ def _cluster(work: Work, workers: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(**({} if os.environ.get("RAY_ADDRESS") else _alone(work, workers)), **_QUIET)
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        ray.init(**({} if address else _alone(work, workers)), **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = f"no cluster answers at RAY_ADDRESS={address}" if address else "Ray did not start"
+        raise SurveyError(f"{where}: {error}") from error
     try:
         yield
     finally:
@@ -142,4 +147,10 @@ def _rows(work: Work, workers: int | None) -> Iterator[dict[str, Any]]:
         compute=ActorPoolStrategy(size=size),
         num_cpus=1,
     )
-    yield from done.iter_rows()
+    try:
+        yield from done.iter_rows()
+    except ray.exceptions.RayError as error:
+        raise SurveyError(
+            f"Ray gave up: {str(error).strip().splitlines()[-1]} Parts that are there are whole, "
+            f"and the same command goes on from there."
+        ) from error
