@@ -235,6 +235,16 @@ def plain(out):
     return json.loads((out / "survey.json").read_text())
 
 
+def is_same_survey(one, other):
+    """All but the last digits, which batches of another size round in another order."""
+    ours, theirs = plain(one), plain(other)
+    assert {**ours, "numbers": 0} == {**theirs, "numbers": 0}
+    for name, number in ours["numbers"].items():
+        for key in ("count", "mean", "deviation"):
+            pair = (np.ravel(each[key]).astype(float) for each in (number, theirs["numbers"][name]))
+            np.testing.assert_allclose(*pair, rtol=1e-4, atol=1e-5, err_msg=f"{name} {key}")
+
+
 def test_rows_and_means_are_those_of_each_picture_alone(folder, asked, tmp_path):
     out = tmp_path / "out"
     outcome = survey(find_sources([str(folder)]), out, asked)
@@ -269,11 +279,7 @@ def test_how_pictures_are_cut_into_parts_changes_no_number(folder, asked, tmp_pa
     monkeypatch.setattr(run, "PART", 2)
     survey(sources, tmp_path / "three", asked)
     assert len(list(read_parts(tmp_path / "three"))) == 3
-    ours, theirs = (plain(tmp_path / name)["numbers"] for name in ("one", "three"))
-    for name in ours:
-        for key in ("mean", "count"):
-            a, b = (np.ravel(each[name][key]).astype(float) for each in (ours, theirs))
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    is_same_survey(tmp_path / "one", tmp_path / "three")
 
 
 @pytest.mark.parametrize("n_done", [1, 3])
@@ -295,7 +301,7 @@ def test_what_was_seen_when_it_stopped_is_kept_and_nothing_is_looked_at_twice(
     assert sorted(looked) == sorted(NAMES)
     assert done == list(range(n_done, 6))
     survey(sources, tmp_path / "whole", asked)
-    assert plain(out) == plain(tmp_path / "whole")
+    is_same_survey(out, tmp_path / "whole")
     assert survey(sources, out, asked).skipped == 5
 
 
@@ -320,7 +326,7 @@ def test_a_picture_that_changed_is_looked_at_again(folder, asked, tmp_path):
     dot_image(64, 64, 50, 50, radius=20).save(folder / "a.png")
     assert survey(sources, out, asked).looked_at == 5  # its part goes, and with it the others
     survey(sources, tmp_path / "fresh", asked)
-    assert plain(out) == plain(tmp_path / "fresh")
+    is_same_survey(out, tmp_path / "fresh")
 
 
 def test_another_model_or_other_pictures_need_another_folder(folder, asked, tmp_path):
