@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from vizattn.survey import numbers, run
 from vizattn.survey.figures import _even, _readable_on, plot_distance, plot_entropy
 from vizattn.survey.look import Asked, Surveyor, fingerprint
 from vizattn.survey.moments import Moments
+from vizattn.survey.notes import LayerNote, together
 from vizattn.survey.numbers import NUMBERS, picture_numbers
 from vizattn.survey.parts import read_parts, remove_unfinished
 from vizattn.survey.run import survey
@@ -150,6 +151,21 @@ def test_what_is_not_defined_is_blank_and_says_why():
     assert note.blank["input_distance"] == "its patches are not square in the model's input"
 
 
+def test_what_is_known_of_a_layer_is_the_same_whichever_picture_comes_first():
+    notes = [
+        [LayerNote("a", "window", 2, (2, 3), 8.0, 4, {"distance": "why", "sink": "b"}).plain()],
+        [LayerNote("a", "self", 2, (4, 3), 8.0, 12, {"similarity": "for", "sink": "a"}).plain()],
+        [LayerNote("a", "self", 2).plain()],
+    ]
+    (layer,) = together(notes)
+    assert all((layer,) == together(order) for order in permutations(notes))
+    assert layer == {
+        "name": "a", "n_heads": 2, "kinds": ["self", "window"], "grids": [[2, 3], [4, 3]],
+        "patches": [8.0], "n_seen": [4, 12],
+        "blank": {"distance": "why", "similarity": "for", "sink": "a"},
+    }  # fmt: skip
+
+
 # --- merging ------------------------------------------------------------------------------------
 
 NUMBER = st.one_of(st.just(math.nan), st.floats(-1e3, 1e3, width=32))
@@ -271,6 +287,14 @@ def test_rows_and_means_are_those_of_each_picture_alone(folder, asked, tmp_path)
     np.testing.assert_allclose(kept, likeness, rtol=1e-5)
     assert list(rows["module"].unique()) == [f"blocks.{n}.attn" for n in range(3)]
     assert plain(out)["input_sizes"] == {"64×64": 3, "48×64": 2}
+    assert list(rows["layer"].unique()) == [1, 2, 3]
+    assert list(rows["head"].unique()) == [1, 2]
+    assert plain(out)["layers"][0] == {
+        "layer": 1, "name": "blocks.0.attn", "n_heads": 2, "kinds": ["self"],
+        "grids": [[3, 4], [4, 4]], "patches": [16.0], "n_seen": [13, 17],
+        "blank": dict.fromkeys(["mass_register", "query_mass_register"],
+                               "there is no register token among its keys"),
+    }  # fmt: skip
 
 
 def test_how_pictures_are_cut_into_parts_changes_no_number(folder, asked, tmp_path, monkeypatch):
@@ -421,11 +445,12 @@ def test_distances_are_drawn_where_the_numbers_say(summary):
 
 
 def test_even_attention_reaches_as_far_as_pairs_of_patches_lie_apart():
-    layer = {"kind": "self", "patch": 4.0, "grid": [3, 5]}
+    layer = {"kinds": ["self"], "patches": [4.0], "grids": [[3, 5]]}
     where = [(y, x) for y in range(3) for x in range(5)]
     apart = [math.dist(one, two) for one in where for two in where]
     assert _even(layer) == pytest.approx(4 * sum(apart) / len(apart))
-    assert math.isnan(_even(layer | {"kind": "window"}))
+    assert math.isnan(_even(layer | {"kinds": ["window"]}))
+    assert math.isnan(_even(layer | {"grids": [[3, 5], [5, 3]]}))
 
 
 def test_entropies_are_drawn_on_a_scale_from_one_token_to_all_alike(summary):
@@ -459,6 +484,7 @@ def test_a_survey_on_the_command_line_goes_on_and_names_what_it_could_not_see(fo
     done = command_line(*words, "--limit", "2", "--no-figures")
     assert (done.returncode, done.stderr) == (0, "")
     assert "of 2 pictures" in done.stdout
+    assert list(rows_of(out)["picture"].unique()) == ["a.png", "d.png"]  # evenly spread
     assert {path.suffix for path in out.iterdir()} == {".parquet", ".json"}
     done = command_line(*words)
     assert done.returncode == 1

@@ -62,7 +62,7 @@ def plot_distance(summary: Summary) -> Figure:
     mean, deviation = _mean(summary, name), summary.moments[name].deviation
     figure, axis = _framed(summary, 4.9, "How far each head looks, by depth")
     heads = _draw_heads(axis, mean, deviation)
-    even = [_even(layer) if _is_of_one_size(summary) else math.nan for layer in summary.layers]
+    even = [_even(layer) for layer in summary.layers]
     lines = _draw_lines(axis, _over_heads(mean), even)
     axis.set_ylim(bottom=0)
     if heads is None:
@@ -209,24 +209,27 @@ def _legend(figure: Figure, heads: Any, lines: Mapping[str, Any]) -> None:
 
 
 def _even(layer: Mapping[str, Any]) -> float:
-    """Mean distance in pixels when every patch looks at all patches alike; NaN for windows."""
-    if layer["kind"] != "self" or not layer["patch"]:
+    """Mean distance in pixels when every patch looks at all patches alike.
+
+    NaN for windows, and where grids or patches differ from picture to picture.
+    """
+    if layer["kinds"] != ["self"] or len(layer["grids"]) != 1 or len(layer["patches"]) != 1:
         return math.nan
-    rows, cols = layer["grid"]
+    (rows, cols), (patch,) = layer["grids"][0], layer["patches"]
     y, x = np.arange(1 - rows, rows), np.arange(1 - cols, cols)
     pairs = np.outer(rows - np.abs(y), cols - np.abs(x))  # how many pairs of patches lie so
     lengths = np.hypot(y[:, None], x)
-    return float((pairs * lengths).sum() / (rows * cols) ** 2 * layer["patch"])
+    return float((pairs * lengths).sum() / (rows * cols) ** 2 * patch)
 
 
 def _most_bits(summary: Summary, mean: np.ndarray) -> tuple[float, str]:
     """Entropy of a row that is even over all it can see, the end of an honest scale."""
-    most = max(layer["n_seen"] for layer in summary.layers)
+    seen = {count for layer in summary.layers for count in layer["n_seen"]}
+    most = max(seen, default=1)
     known = mean[~np.isnan(mean)]
     top = max(math.log2(max(most, 2)), float(known.max()) if len(known) else 0.0)
-    if not _is_of_one_size(summary):
-        return top, f"bits; 0: all on one token, {top:.1f}: as even as it gets"
-    return top, f"bits; 0: all on one token, {top:.1f}: alike on all {most} tokens"
+    tokens = f"all {most} tokens" if len(seen) == 1 else f"{most} tokens, the most that a row sees"
+    return top, f"bits; 0: all on one token, {top:.1f}: alike on {tokens}"
 
 
 def _separate(axis: Axes, n_layers: int, n_heads: int) -> None:
@@ -279,7 +282,3 @@ def _over_heads(mean: np.ndarray) -> np.ndarray:
     there = ~np.isnan(mean)
     total = np.where(there, mean, 0).sum(1)
     return np.where(there.any(1), total / np.maximum(there.sum(1), 1), np.nan)
-
-
-def _is_of_one_size(summary: Summary) -> bool:
-    return len(summary.input_sizes) == 1

@@ -22,7 +22,8 @@ from vizattn.many.run import is_of_all, records_of
 from vizattn.many.sources import Source
 from vizattn.models import VisionModel
 from vizattn.record import AttentionRecord
-from vizattn.survey.numbers import SINK, LayerNote, picture_numbers
+from vizattn.survey.notes import LayerNote
+from vizattn.survey.numbers import SINK, picture_numbers
 from vizattn.survey.parts import Identity, Seen, identity, write_part
 
 # Values of each tensor that go into a model's fingerprint.

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from vizattn.methods.query import placed
 from vizattn.record import AttentionRecord
 from vizattn.rows import patches_ask
 from vizattn.statistics import LayerStatistics, layer_statistics
+from vizattn.survey.notes import LayerNote
 
 # How many times the average share makes a patch a sink.
 SINK = 10.0
@@ -52,33 +52,6 @@ NUMBERS: Mapping[str, str] = {
     "query_mass_register": "the same on register tokens",
     "similarity": "cosine of this head's rows with those of another, mean over the other heads",
 }
-
-
-@dataclass(frozen=True)
-class LayerNote:
-    """What there is to know of a layer beside its numbers.
-
-    Attributes:
-        name: The module, as ``named_modules`` names it.
-        kind: What attends to what.
-        n_heads: Its heads.
-        grid: Rows and columns of the grid of the keys; empty when it is not on the picture.
-        patch: Side of a patch of that grid, in pixels of the model's input; 0 where it has none.
-        n_seen: Keys that one row runs over: all of them, or those of one window.
-        blank: Why a number is missing, by its name.
-    """
-
-    name: str
-    kind: str
-    n_heads: int
-    grid: tuple[int, ...] = ()
-    patch: float = 0.0
-    n_seen: int = 0
-    blank: Mapping[str, str] = field(default_factory=dict)
-
-    def plain(self) -> dict[str, Any]:
-        """The same as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import numpy as np
 from vizattn.errors import MissingPackage, SurveyError
 from vizattn.many.sources import Source
 from vizattn.survey.moments import Moments
+from vizattn.survey.notes import together
 from vizattn.survey.numbers import PictureNumbers
 
 # In the footer of every part.
@@ -38,7 +39,7 @@ class Part:
         path: The file.
         asked: What was asked of its pictures, as plain values.
         pictures: Whose rows it holds.
-        layers: What there is to know of each layer, as of the first picture.
+        layers: What there is to know of each layer.
         input_sizes: Height and width of the model's input, and for how many pictures.
         moments: Of every number ``[layer, head]`` and of likeness ``[layer, head, head]``.
     """
@@ -162,7 +163,7 @@ def _footer(asked: Mapping[str, Any], seen: Sequence[Seen]) -> dict[str, Any]:
     return {
         "asked": asked,
         "pictures": [each.identity for each in seen],
-        "layers": [note.plain() for note in seen[0].numbers.layers],
+        "layers": together([note.plain() for note in each.numbers.layers] for each in seen),
         "input_sizes": {size: sizes.count(size) for size in dict.fromkeys(sizes)},
         "moments": {name: each.plain() for name, each in moments.items()},
     }

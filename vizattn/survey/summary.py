@@ -17,6 +17,7 @@ from vizattn.errors import SurveyError
 from vizattn.many.prepare import Failed
 from vizattn.models import VisionModel
 from vizattn.survey.moments import Moments
+from vizattn.survey.notes import together
 from vizattn.survey.numbers import NUMBERS
 from vizattn.survey.parts import LIKENESS, Part, read_parts
 
@@ -54,7 +55,7 @@ class Summary:
         return {
             "model": self.model,
             "pictures": self.n_pictures,
-            "input_sizes": dict(self.input_sizes),
+            "input_sizes": dict(sorted(self.input_sizes.items())),
             "asked": dict(self.asked),
             "versions": {"vizattn": __version__} | {name: version(name) for name in _VERSIONS},
             "failed": {each.source.name: each.sentence for each in failed},
@@ -111,7 +112,7 @@ def _with(so_far: Summary | None, part: Part, model: str) -> Summary:
         model,
         so_far.n_pictures + len(part.pictures),
         Counter(so_far.input_sizes) + Counter(part.input_sizes),
-        so_far.layers,
+        together([so_far.layers, part.layers]),
         {name: each + part.moments[name] for name, each in so_far.moments.items()},
         part.asked,
     )
