@@ -25,7 +25,7 @@ FLOORS = {
     "figures": 9, "animation": 9, "explain": 10,
     "recipe": 11, "viewer": 11,
     "export": 12,
-    "many": 13, "evaluation": 14,
+    "many": 13, "evaluation": 14, "survey": 14,
     "ui": 15, "html": 15,
     "cli": 16,
     "__main__": 17,
@@ -41,7 +41,7 @@ NEIGHBOURS = {
 }
 
 # What may be imported at the top of a module, room by room; everything else waits for its use.
-HEAVY = {"timm", "transformers", "gradio", "matplotlib", "torchvision"}
+HEAVY = {"timm", "transformers", "gradio", "matplotlib", "torchvision", "pyarrow", "ray"}
 
 
 def room_of(path):

@@ -67,6 +67,10 @@ class ModelError(VizattnError, RuntimeError):
     """A model or its weights cannot be had."""
 
 
+class SurveyError(VizattnError, RuntimeError):
+    """A survey cannot go on: its folder, its parts or its workers."""
+
+
 class UnknownName(VizattnError, LookupError):
     """A name that is not in one of the registries."""
 
