@@ -309,7 +309,8 @@ def test_a_model_without_positions_gives_moved_patches_moved_relevance(name, pix
         method.heatmap(capture_gradients(model, each, TARGET, needs=method.needs)).values
         for each in (pixels, moved)
     ]
-    assert not torch.allclose(maps[0], maps[0].flip(1), rtol=0.1)
+    above = maps[0] - maps[0].min()  # of an average of all patches, each patch keeps its own share
+    assert not torch.allclose(above, above.flip(1), rtol=0.1)
     torch.testing.assert_close(maps[1], maps[0].flip(1))
 
 

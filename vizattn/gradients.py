@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from vizattn.attribution import relevance_of_outputs
 from vizattn.calls import AttentionCall
 from vizattn.capture import layers_of, pixels_of
 from vizattn.errors import CaptureError
@@ -44,11 +45,12 @@ from vizattn.tracked import Tracked, track
 ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
 NEEDS = (ATTENTION, ADDED, READOUTS, PLAIN, *RULES)
 _TOKENS, _LAYERS = ":tokens", ":layers"
-FEATURES, LENGTHS = "features", "lengths"
+FEATURES, LENGTHS, RELEVANCE = "features", "lengths", "relevance"
 EXTRAS = (
     *(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES)),
     FEATURES,
     LENGTHS,
+    RELEVANCE,
 )
 # And what takes passes of its own, with settings in the word.
 _WAY = "integrated:"
@@ -86,8 +88,9 @@ def capture_gradients(
             the last attention reads, and derivatives by them. ``integrated:black:20`` is the mean
             derivative by the pixels from a baseline (``black``, ``mean``, ``blur``) in so many
             steps, and ``path:20`` those by the last attention's weights from the mean colour, each
-            step a pass of its own; ``lengths`` are those of the tokens that enter each block. All
-            these go to ``extras``.
+            step a pass of its own; ``lengths`` are those of the tokens that enter each block, and
+            ``relevance`` is passed down to each call as ``positive`` says. All these go to
+            ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -106,10 +109,12 @@ def capture_gradients(
         model.module, pixels, inputs, model.readout,
         with_blocks=any(name in (READOUTS, LENGTHS) or name.endswith(_LAYERS) for name in wanted),
         with_parts=any(name == FEATURES or name.endswith(_TOKENS) for name in wanted),
+        with_operands=RELEVANCE in wanted,
     )  # fmt: skip
     seen = tracked.seen
     kept = seen.on_picture
-    with torch.inference_mode(False), torch.enable_grad():
+    noted = tracked.operands or nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), noted:
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
     by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
     values = _values(tracked.twin, goal, _grid(kept), inputs)
@@ -164,11 +169,15 @@ def _ask(
         for name in (each for each in wanted if each in EXTRAS):
             if name == FEATURES:
                 extras[name] = last_read(tracked, graph, kept, nodes)
+            elif name == RELEVANCE:
+                extras |= relevance_of_outputs(name, tracked, graph, kept, nodes)
             elif name == LENGTHS:
                 extras[name] = lengths(tracked, kept)
             else:
                 find = by_tokens if name.endswith(_TOKENS) else by_layers
                 extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
+    if tracked.operands is not None:
+        tracked.operands.forget()
     return by_pixels, readings, extras
 
 

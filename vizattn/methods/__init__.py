@@ -19,6 +19,7 @@ from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
+from vizattn.methods.transformer_attribution import TransformerAttribution
 from vizattn.methods.value_norms import ValueNormRollout, ValueNorms
 
 # Name -> recipe, in the order in which they are offered.
@@ -31,6 +32,7 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        TransformerAttribution,
         BeyondIntuition,
         LeGrad,
         AttentionGradCAM,
@@ -76,6 +78,7 @@ __all__ = [
     "RawAttention",
     "Rollout",
     "Setting",
+    "TransformerAttribution",
     "ValueNormRollout",
     "ValueNorms",
     "find_method",
