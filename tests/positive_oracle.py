@@ -9,11 +9,11 @@ import copy
 import torch
 
 
-def attribution(model, pixels, target, query, gradients):
+def attribution(model, pixels, target, query, gradients, start=0):
     """query (I + W_L) ⋯ (I + W_1), and the relevance that enters each block."""
     relevance, entering = relevances(model, pixels, target)
     product = torch.eye(relevance[0].shape[-1], dtype=torch.float64)
-    for weights, gradient in zip(relevance, gradients, strict=True):
+    for weights, gradient in zip(relevance[start:], gradients[start:], strict=True):
         product = product + (gradient * weights).clamp(min=0).mean(0) @ product
     return query.double() @ product, entering
 

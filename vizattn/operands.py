@@ -17,8 +17,7 @@ from vizattn.operations import PRODUCTS, packets
 from vizattn.running import run
 
 # Operations whose operands are kept: of two activations, or of one and weights.
-_KEPT = frozenset([*packets(["add", "add_", "addmm", "mean", "sum"]), *PRODUCTS])
-_IN_PLACE = frozenset(packets(["add_"]))
+_KEPT = frozenset([*packets(["add", "addmm", "mean", "sum"]), *PRODUCTS])
 
 
 class Operands(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -40,11 +39,8 @@ class Operands(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         packet = getattr(func, "overloadpacket", None)
         if packet not in _KEPT:
             return run(func, args, kwargs)
-        given = list(args)
-        if packet in _IN_PLACE:
-            given[0] = given[0].clone()
         result = run(func, args, kwargs)
-        self._made.append((result, given))
+        self._made.append((result, list(args)))
         return result
 
     def by_node(self) -> dict[Node, list[Any]]:
