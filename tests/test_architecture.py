@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "vizattn"
 FLOORS = {
     "errors": 0,
     "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1, "running": 1,
-    "windows": 1, "operations": 1,
+    "windows": 1, "operations": 1, "masks": 1,
     "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
     "sliding": 2, "graph": 2, "targets": 2, "propagation": 2, "blocks": 1, "tails": 2,
     "operands": 2,
@@ -20,7 +20,7 @@ FLOORS = {
     "methods": 5, "observation": 5,
     "capture": 6, "tracked": 6, "shares": 6,
     "overlay": 7, "batch": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,
-    "readouts": 7, "landmarks": 7, "straight": 7, "attribution": 7, "gradients": 8,
+    "readouts": 7, "landmarks": 7, "passes": 7, "attribution": 7, "gradients": 8,
     "drawing": 8,
     "explain": 9, "figures": 9, "animation": 9,
     "recipe": 10, "viewer": 10,

@@ -9,7 +9,7 @@ and parameters, flags, hooks and ``.grad`` of the caller stay as they were.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -32,12 +32,12 @@ from vizattn.landmarks import by_layers, by_tokens, last_read, lengths
 from vizattn.layers import Attention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.observation import run_module
+from vizattn.passes import BASELINES, Values, answers_to_masks, integrated, last_attention
 from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
 from vizattn.readouts import Kept, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
-from vizattn.straight import BASELINES, Values, integrated, last_attention
-from vizattn.targets import Goal, Target, goal_of, values_of
+from vizattn.targets import Goal, Target, certainties_of, goal_of, values_of
 from vizattn.tracked import Tracked, track
 
 # What can be asked for: by attention outputs, what heads add to tokens, readings after each layer,
@@ -57,6 +57,7 @@ _WAY = "integrated:"
 PASSES = {
     "integrated:black:20": rf"integrated:({'|'.join(BASELINES)}):[1-9]\d*",
     "path:20": r"path:[1-9]\d*",
+    "masks:500:7": r"masks:[1-9]\d*:[1-9]\d*",
 }
 
 # Floats of heads' contributions that are turned into coordinates at a time.
@@ -89,8 +90,9 @@ def capture_gradients(
             derivative by the pixels from a baseline (``black``, ``mean``, ``blur``) in so many
             steps, and ``path:20`` those by the last attention's weights from the mean colour, each
             step a pass of its own; ``lengths`` are those of the tokens that enter each block, and
-            ``relevance`` is passed down to each call as ``positive`` says. All these go to
-            ``extras``.
+            ``relevance`` is passed down to each call as ``positive`` says. ``masks:500:7`` is how
+            sure the model is of the target with parts of the picture covered by so many masks of so
+            many cells (``masks``). All these go to ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -117,10 +119,13 @@ def capture_gradients(
     with torch.inference_mode(False), torch.enable_grad(), noted:
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
     by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
-    values = _values(tracked.twin, goal, _grid(kept), inputs)
+    values = _values(tracked.twin, goal, _grid(kept), inputs, values_of)
     for name in wanted:
         if name.startswith(_WAY):
             extras |= integrated(name, values, tracked, model.transform)
+        elif name.startswith("masks:"):
+            certainties = _values(tracked.twin, goal, _grid(kept), inputs, certainties_of)
+            extras[name] = answers_to_masks(name, certainties, tracked)
         elif name.startswith("path:"):
             extras |= last_attention(name, tracked, goal, _grid(kept), inputs)
     for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
@@ -193,11 +198,17 @@ def _refuse_unknown(wanted: tuple[str, ...]) -> None:
         raise CaptureError(f"got needs {', '.join(unknown)}; there are {words}.")
 
 
-def _values(twin: nn.Module, goal: Goal, grid: TokenGrid | None, inputs: dict[str, Any]) -> Values:
+def _values(
+    twin: nn.Module,
+    goal: Goal,
+    grid: TokenGrid | None,
+    inputs: dict[str, Any],
+    read: Callable[[Any, nn.Module, Goal, TokenGrid | None], Tensor],
+) -> Values:
     """What was asked about, as a function of any pictures."""
 
     def values(batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, " batch"]:
-        return values_of(run_module(twin, batch, inputs), twin, goal, grid)
+        return read(run_module(twin, batch, inputs), twin, goal, grid)
 
     return values
 

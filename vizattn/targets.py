@@ -38,11 +38,13 @@ class Goal:
         scalar: The number, with its graph.
         words: What it is, for a sentence.
         direction: What the model's vector is multiplied with to get it.
+        is_logit: Whether it is a class's logit.
     """
 
     scalar: Float[Tensor, ""]
     words: str
     direction: Float[Tensor, " number"]
+    is_logit: bool = False
 
 
 def goal_of(
@@ -119,7 +121,7 @@ def _logit(vector: Tensor, labels: Sequence[str], target: int | str | None) -> G
     top = ", the top class," if target is None else ""
     logit, one_hot = float(vector[index].detach()), torch.zeros_like(vector.detach())
     one_hot[index] = 1
-    return Goal(vector[index], f"class {name}{top} with logit {logit:.3g}", one_hot)
+    return Goal(vector[index], f"class {name}{top} with logit {logit:.3g}", one_hot, is_logit=True)
 
 
 def _towards(vector: Tensor, other: Tensor) -> Goal:
@@ -152,6 +154,20 @@ def values_of(
         grid: The grid of the output tokens, where the model returns tokens.
     """
     return _vectors(_tensor_of(output, module), module, grid) @ goal.direction
+
+
+def certainties_of(
+    output: Any, module: nn.Module, goal: Goal, grid: TokenGrid | None = None
+) -> Float[Tensor, " batch"]:
+    """How sure the model is of what was asked about, for each picture of a batch.
+
+    The class's probability among all classes; for an embedding, the cosine to the direction.
+    """
+    vectors = _vectors(_tensor_of(output, module), module, grid)
+    if goal.is_logit:
+        return vectors.softmax(-1) @ goal.direction
+    cosine: Tensor = nn.functional.normalize(vectors, dim=-1) @ goal.direction
+    return cosine
 
 
 def _read(

@@ -17,6 +17,7 @@ from vizattn.methods.libragrad import LibraGrad
 from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
+from vizattn.methods.rise import RISE
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
 from vizattn.methods.transformer_attribution import TransformerAttribution
@@ -41,6 +42,7 @@ METHODS: dict[str, type[Method]] = {
         AttnLRP,
         LibraGrad,
         IntegratedGradients,
+        RISE,
         GradientInput,
     )
 }
@@ -61,6 +63,7 @@ __all__ = [
     "CPLRP",
     "GAE",
     "METHODS",
+    "RISE",
     "Asker",
     "AttentionGradCAM",
     "AttnLRP",
