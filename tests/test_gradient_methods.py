@@ -305,7 +305,11 @@ def test_relevance_of_pixels_and_constants_is_the_target_in_other_families(name)
     assert abs(total - logit) < 1e-9 * abs(logit)
 
 
-@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.needs])
+# RISE's masks are drawn by chance and do not move with the patches.
+MOVING = [n for n, m in METHODS.items() if m.needs and n != "rise"]
+
+
+@pytest.mark.parametrize("name", MOVING)
 def test_a_model_without_positions_gives_moved_patches_moved_relevance(name, pixels):
     model, method = without_constants().double(), METHODS[name]()
     moved = pixels.unflatten(2, (4, 16)).flip(2).flatten(2)  # columns of patches, last one first
@@ -313,7 +317,8 @@ def test_a_model_without_positions_gives_moved_patches_moved_relevance(name, pix
         method.heatmap(capture_gradients(model, each, TARGET, needs=method.needs)).values
         for each in (pixels, moved)
     ]
-    assert not torch.allclose(maps[0], maps[0].flip(1), rtol=0.1)
+    above = maps[0] - maps[0].min()  # of an average of all patches, each patch keeps its own share
+    assert not torch.allclose(above, above.flip(1), rtol=0.1)
     torch.testing.assert_close(maps[1], maps[0].flip(1))
 
 

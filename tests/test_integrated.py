@@ -13,9 +13,9 @@ from vizattn.errors import CaptureError, MethodError
 from vizattn.gradients import capture_gradients
 from vizattn.methods import IntegratedGradients
 from vizattn.models import wrap_model
+from vizattn.passes import baseline, parts
 from vizattn.preprocess import Preprocess
 from vizattn.record import AttentionRecord
-from vizattn.straight import baseline, parts
 
 BLACK = torch.tensor([-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225]).view(3, 1, 1)
 

@@ -9,7 +9,7 @@ and parameters, flags, hooks and ``.grad`` of the caller stay as they were.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from vizattn.attribution import relevance_of_outputs
 from vizattn.calls import AttentionCall
 from vizattn.capture import layers_of, pixels_of
 from vizattn.errors import CaptureError
@@ -34,11 +35,11 @@ from vizattn.likeness import patch_embedding, settled
 from vizattn.models import VisionModel, wrap_model
 from vizattn.observation import run_module
 from vizattn.outputs import vectors_of
+from vizattn.passes import BASELINES, Values, answers_to_masks, integrated, last_attention
 from vizattn.places import CallPlace
 from vizattn.propagation import RULES, changed_rules
 from vizattn.readouts import Kept, Readings, layers_of_readings, read_out
 from vizattn.record import AttentionRecord
-from vizattn.straight import BASELINES, Values, integrated, last_attention
 from vizattn.targets import PATCH, Goal, Target, asked_by_name, goal_of
 from vizattn.tracked import Tracked, track
 
@@ -48,17 +49,19 @@ ATTENTION, ADDED, READOUTS, PLAIN = "attention", "added", "readouts", "plain"
 OWN_READOUTS = "readouts:own"
 NEEDS = (ATTENTION, ADDED, READOUTS, OWN_READOUTS, PLAIN, *RULES)
 _TOKENS, _LAYERS = ":tokens", ":layers"
-FEATURES, LENGTHS = "features", "lengths"
+FEATURES, LENGTHS, RELEVANCE = "features", "lengths", "relevance"
 EXTRAS = (
     *(rule + where for where in (_TOKENS, _LAYERS) for rule in (PLAIN, *RULES)),
     FEATURES,
     LENGTHS,
+    RELEVANCE,
 )
 # And what takes passes of its own, with settings in the word.
 _WAY = "integrated:"
 PASSES = {
     "integrated:black:20": rf"integrated:({'|'.join(BASELINES)}):[1-9]\d*",
     "path:20": r"path:[1-9]\d*",
+    "masks:500:7": r"masks:[1-9]\d*:[1-9]\d*",
 }
 
 # What is asked of the tokens between blocks.
@@ -94,8 +97,10 @@ def capture_gradients(
             the last attention reads, and derivatives by them. ``integrated:black:20`` is the mean
             derivative by the pixels from a baseline (``black``, ``mean``, ``blur``) in so many
             steps, and ``path:20`` those by the last attention's weights from the mean colour, each
-            step a pass of its own; ``lengths`` are those of the tokens that enter each block. All
-            these go to ``extras``.
+            step a pass of its own; ``lengths`` are those of the tokens that enter each block, and
+            ``relevance`` is passed down to each call as ``positive`` says. ``masks:500:7`` is how
+            sure the model is of the target with parts of the picture covered by so many masks of so
+            many cells (``masks``). All these go to ``extras``.
         inputs: Further keyword arguments of the model's own forward pass.
 
     Returns:
@@ -117,18 +122,24 @@ def capture_gradients(
         model.module, pixels, inputs, model.readout,
         with_blocks=of_blocks or kind == PATCH,
         with_parts=any(name == FEATURES or name.endswith(_TOKENS) for name in wanted),
+        with_operands=RELEVANCE in wanted,
     )  # fmt: skip
     seen = tracked.seen
     kept = seen.on_picture
     if kind == PATCH:
         target = patch_embedding(tracked, kept, model, frame, asked)
-    with torch.inference_mode(False), torch.enable_grad():
+    noted = tracked.operands or nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), noted:
         goal = goal_of(seen.output, model.module, model.labels, target, _grid(kept))
     by_pixels, readings, extras = _ask(tracked, goal, kept, wanted)
-    values = _values(tracked.twin, goal, _grid(kept), inputs)
+    values = _values(tracked.twin, _grid(kept), inputs, goal.value)
     for name in wanted:
         if name.startswith(_WAY):
             extras |= integrated(name, values, tracked, model.transform)
+        elif name.startswith("masks:"):
+            share = partial(goal.share, is_multi_label=model.is_multi_label)
+            certainties = _values(tracked.twin, _grid(kept), inputs, share)
+            extras[name] = answers_to_masks(name, certainties, tracked)
         elif name.startswith("path:"):
             extras |= last_attention(name, tracked, goal, _grid(kept), inputs)
     for call in (*(call for call, _ in kept), *(call for _, call in chain(*readings.values()))):
@@ -181,11 +192,15 @@ def _ask(
         for name in (each for each in wanted if each in EXTRAS):
             if name == FEATURES:
                 extras[name] = last_read(tracked, graph, kept, nodes)
+            elif name == RELEVANCE:
+                extras |= relevance_of_outputs(name, tracked, graph, kept, nodes)
             elif name == LENGTHS:
                 extras[name] = lengths(tracked, kept)
             else:
                 find = by_tokens if name.endswith(_TOKENS) else by_layers
                 extras[name] = find(tracked, graph, kept, rules(name.partition(":")[0]))
+    if tracked.operands is not None:
+        tracked.operands.forget()
     return by_pixels, readings, extras
 
 
@@ -201,11 +216,16 @@ def _refuse_unknown(wanted: tuple[str, ...]) -> None:
         raise CaptureError(f"got needs {', '.join(unknown)}; there are {words}.")
 
 
-def _values(twin: nn.Module, goal: Goal, grid: TokenGrid | None, inputs: dict[str, Any]) -> Values:
+def _values(
+    twin: nn.Module,
+    grid: TokenGrid | None,
+    inputs: dict[str, Any],
+    read: Callable[[Tensor], Tensor],
+) -> Values:
     """What was asked about, as a function of any pictures."""
 
     def values(batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, " batch"]:
-        return goal.value(vectors_of(run_module(twin, batch, inputs), twin, grid))
+        return read(vectors_of(run_module(twin, batch, inputs), twin, grid))
 
     return values
 

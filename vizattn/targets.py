@@ -61,17 +61,22 @@ class Goal:
         words: What it is, for a sentence.
         direction: What the model's vector is multiplied with to get it.
         is_cosine: Whether only the vector's direction counts, and not its length.
+        is_logit: Whether it is a class's logit.
     """
 
     scalar: Float[Tensor, ""]
     words: str
     direction: Float[Tensor, " number"]
     is_cosine: bool = False
+    is_logit: bool = False
 
     @classmethod
-    def of(cls, vector: Tensor, words: str, direction: Tensor, *, is_cosine: bool = False) -> Goal:
+    def of(
+        cls, vector: Tensor, words: str, direction: Tensor, *, is_cosine: bool = False,
+        is_logit: bool = False,
+    ) -> Goal:  # fmt: skip
         """The goal that a vector of the model is asked for."""
-        goal = cls(vector.new_zeros(()), words, direction, is_cosine)
+        goal = cls(vector.new_zeros(()), words, direction, is_cosine, is_logit)
         return replace(goal, scalar=goal.value(vector))
 
     def value(self, vectors: Float[Tensor, "*many number"]) -> Float[Tensor, "*many"]:
@@ -80,6 +85,16 @@ class Goal:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         value: Tensor = vectors @ self.direction.to(vectors)
         return value
+
+    def share(
+        self, vectors: Float[Tensor, "*many number"], *, is_multi_label: bool = False
+    ) -> Float[Tensor, "*many"]:
+        """The same on a scale that ends at 1: the class's probability, or the cosine."""
+        if not self.is_logit:
+            return replace(self, is_cosine=True).value(vectors)
+        if is_multi_label:
+            return self.value(vectors).sigmoid()
+        return self.value(vectors.softmax(-1))
 
 
 def goal_of(
@@ -221,7 +236,8 @@ def _logit(vector: Tensor, labels: Sequence[str], target: int | str | None) -> G
     top = ", the top class," if target is None else ""
     logit, one_hot = float(vector[index].detach()), torch.zeros_like(vector.detach())
     one_hot[index] = 1
-    return Goal.of(vector, f"class {name}{top} with logit {logit:.3g}", one_hot)
+    words = f"class {name}{top} with logit {logit:.3g}"
+    return Goal.of(vector, words, one_hot, is_logit=True)
 
 
 def _towards(vector: Tensor, other: Tensor, words: str) -> Goal:

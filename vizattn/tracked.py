@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from vizattn.observation import (
     run_module,
     signature_of,
 )
+from vizattn.operands import Operands
 from vizattn.recorder import Recorder
 
 
@@ -45,6 +46,7 @@ class Tracked:
         blocks: What each block put out, by the name of the block, where that was asked for.
         entered: What went into each block, likewise.
         made: What the parts of the model put out, where that was asked for.
+        operands: What sums and products were made of, likewise.
     """
 
     seen: Observation
@@ -53,6 +55,7 @@ class Tracked:
     blocks: dict[str, Any]
     entered: dict[str, Any]
     made: list[Tensor]
+    operands: Operands | None
 
 
 def track(
@@ -63,6 +66,7 @@ def track(
     *,
     with_blocks: bool = False,
     with_parts: bool = False,
+    with_operands: bool = False,
 ) -> Tracked:
     """Run a module once on the pixels of one picture, ``[3, height, width]``, with gradients.
 
@@ -76,6 +80,7 @@ def track(
         readout: How it reads its tokens out, where that is known.
         with_blocks: Whether to keep what goes into each block and comes out of it.
         with_parts: Whether to keep what all parts of the module put out.
+        with_operands: Whether to note what sums and products are made of.
 
     Raises:
         CaptureError: The module cannot be differentiated, or attends in another way then.
@@ -86,7 +91,11 @@ def track(
     _refuse_inference(module)
     twin = _twin(module)
     known = known_of(module, pixels, inputs, readout) or _look(module, pixels, inputs, readout)
-    kept = {"with_blocks": with_blocks, "with_parts": with_parts}
+    kept = {
+        "with_blocks": with_blocks,
+        "with_parts": with_parts,
+        "with_operands": with_operands,
+    }
     tracked = _run(twin, pixels, inputs, known, **kept)
     if signature_of(tracked.seen.calls) != known.signature:  # this time it went another way
         known = _look(module, pixels, inputs, readout)
@@ -108,6 +117,7 @@ def _run(
     *,
     with_blocks: bool,
     with_parts: bool,
+    with_operands: bool,
 ) -> Tracked:
     """One pass with gradients; whether it made the calls that are known is still to be asked."""
     with torch.inference_mode(False), torch.enable_grad():
@@ -118,10 +128,12 @@ def _run(
         passed = _Passed()
         names = _blocks(twin, known) if with_blocks else []
         watched = _watching(twin, names, passed, with_parts=with_parts)
-        with watched, Gate(recorder) if known.by_gate else recorder:
+        operands = Operands() if with_operands else None
+        gate = Gate(recorder) if known.by_gate else recorder
+        with watched, operands or nullcontext(), gate:
             output = run_module(twin, leaf, inputs)
     seen = Observation(recorder.calls, known.places, recorder.unrecorded, output)
-    return Tracked(seen, leaf, twin, passed.blocks, passed.entered, passed.made)
+    return Tracked(seen, leaf, twin, passed.blocks, passed.entered, passed.made, operands)
 
 
 def _blocks(module: nn.Module, known: Known) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vizattn.grid import TokenGrid
 from vizattn.models import VisionModel
-from vizattn.outputs import logits_of, vectors_of
+from vizattn.outputs import vectors_of
 from vizattn.targets import Goal, Target, goal_of
 
 # Pixels in one forward pass, at most; a picture alone is always allowed.
@@ -30,13 +30,11 @@ class Answer:
     Attributes:
         model: Who is asked.
         goal: What is asked, found for one picture.
-        is_logits: Whether the model gives logits; else it gives an embedding.
         grid: The grid of tokens, where the model returns tokens.
     """
 
     model: VisionModel
     goal: Goal
-    is_logits: bool
     grid: TokenGrid | None
 
     @classmethod
@@ -55,8 +53,7 @@ class Answer:
         with torch.no_grad():
             output = model.module(pixels.unsqueeze(0))
         goal = goal_of(output, model.module, model.labels, target, grid)
-        is_logits = logits_of(output, model.module, model.labels) is not None
-        return cls(model, goal, is_logits, grid)
+        return cls(model, goal, grid)
 
     def vectors(self, pictures: Pictures) -> Float[Tensor, "picture number"]:
         """The model's logits or embeddings of some pictures."""
@@ -70,12 +67,8 @@ class Answer:
 
     def share(self, pictures: Pictures) -> Float[Tensor, " picture"]:
         """The same on a scale that ends at 1: the class's probability, or the cosine."""
-        vectors = self.vectors(pictures)
-        if not self.is_logits:
-            return replace(self.goal, is_cosine=True).value(vectors)
-        if self.model.is_multi_label:
-            return self.goal.value(vectors).sigmoid()
-        return self.goal.value(vectors.softmax(1))
+        is_multi_label = self.model.is_multi_label
+        return self.goal.share(self.vectors(pictures), is_multi_label=is_multi_label)
 
 
 def in_batches(

@@ -144,7 +144,7 @@ class Perturbation(Judge):
 
     def can(self, question: Question) -> bool:
         """Where the true class is known and the model has classes."""
-        return question.sample.label is not None and question.answer.is_logits
+        return question.sample.label is not None and question.answer.goal.is_logit
 
     def judge(self, question: Question, heat: Heatmap) -> Line:
         """The four areas of one picture."""

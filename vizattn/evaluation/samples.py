@@ -158,6 +158,6 @@ def _corner(tile: int, half: int) -> tuple[int, int]:
 def _target_of(model: VisionModel, image: Image.Image) -> Target:
     pixels, _ = model.transform(image)
     answer = Answer.of(model, pixels)
-    if answer.is_logits:
+    if answer.goal.is_logit:
         return int(answer.goal.direction.argmax())
     return answer.goal.direction

@@ -87,7 +87,7 @@ def trust(
     orders = [question.order(each) for each in (heat, noise)]
     ways = [(pixels, torch.zeros_like(pixels)), (blurred(pixels), pixels)]
     curves = _curves(answer, ways, orders, shares, told)
-    words = "probability" if answer.is_logits else "cosine"
+    words = "probability" if answer.goal.is_logit else "cosine"
     return Trust(answer.goal.words, words, curves[0], curves[2], curves[1], curves[3])
 
 

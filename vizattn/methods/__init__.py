@@ -18,8 +18,10 @@ from vizattn.methods.libragrad import LibraGrad
 from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
+from vizattn.methods.rise import RISE
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
+from vizattn.methods.transformer_attribution import TransformerAttribution
 from vizattn.methods.value_norms import ValueNormRollout, ValueNorms
 
 # Name -> recipe, in the order in which they are offered.
@@ -32,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        TransformerAttribution,
         BeyondIntuition,
         LeGrad,
         AttentionShift,
@@ -41,6 +44,7 @@ METHODS: dict[str, type[Method]] = {
         AttnLRP,
         LibraGrad,
         IntegratedGradients,
+        RISE,
         GradientInput,
     )
 }
@@ -61,6 +65,7 @@ __all__ = [
     "CPLRP",
     "GAE",
     "METHODS",
+    "RISE",
     "Asker",
     "AttentionGradCAM",
     "AttentionShift",
@@ -79,6 +84,7 @@ __all__ = [
     "RawAttention",
     "Rollout",
     "Setting",
+    "TransformerAttribution",
     "ValueNormRollout",
     "ValueNorms",
     "find_method",

@@ -1,4 +1,8 @@
-"""Derivatives gathered along the straight way from a picture without content to the picture."""
+"""What takes passes of its own: a model asked about many pictures that were made of one.
+
+Derivatives are gathered along the straight way from a picture without content to the picture, and
+answers while parts of it are covered.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from vizattn.capture import layer_of
 from vizattn.errors import CaptureError, VizattnError
 from vizattn.graph import Graph
 from vizattn.grid import TokenGrid
+from vizattn.masks import random_masks
 from vizattn.outputs import vectors_of
 from vizattn.targets import Goal
 from vizattn.tracked import Tracked, track
@@ -95,6 +100,26 @@ def last_attention(
         found.append((layer.g.detach(), layer.v.detach() / steps))
     g, v = (torch.cat(each, dim=-1) for each in zip(*found, strict=True))
     return {f"{need}:g": g, f"{need}:v": v}
+
+
+def answers_to_masks(need: str, values: Values, tracked: Tracked) -> Float[Tensor, " mask"]:
+    """What a model says of a picture with parts of it covered by its mean colour.
+
+    Args:
+        need: What is asked for: ``masks``, how many, and their cells along each side.
+        values: What it says of each picture of a batch.
+        tracked: A pass of the picture.
+    """
+    _, count, cells = need.split(":")
+    pixels = tracked.leaf.detach()[0]
+    height, width = pixels.shape[-2:]
+    together = max(1, _PIXELS // (height * width))
+    with torch.no_grad():
+        found = [
+            values(masks.to(pixels).unsqueeze(1) * pixels).float().cpu()
+            for masks in random_masks(int(count), int(cells), height, width, together)
+        ]
+    return torch.cat(found)
 
 
 def parts(steps: int, n_pixels: int) -> list[Float[Tensor, " part"]]:
