@@ -81,7 +81,7 @@ def test_no_script_builds_markup_from_text():
 def test_every_script_belongs_to_a_component():
     from vizattn.ui import program
 
-    bar = {"header.js", "picker.js", "settings.js", "status.js"}
+    bar = {"header.js", "picker.js", "settings.js", "status.js", "target.js"}
     assert set(read("*.js")) == set(program.VIEWER_SCRIPTS) | bar
 
 

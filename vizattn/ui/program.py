@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from vizattn.heatmap import NEARLY_FLAT
 from vizattn.overlay import COLOUR_MAPS, SIGNED, colour_table
 
 VIEWER_SCRIPTS = (
@@ -73,11 +74,12 @@ def program(scripts: tuple[str, ...], *, colours: bool = False) -> str:
 
     Args:
         scripts: file names in ``vizattn/ui/canvas``.
-        colours: whether the script paints and therefore needs the colour maps.
+        colours: whether the script paints and therefore needs the colour maps and what is flat.
     """
     constants = [f"const STRINGS = {json.dumps(strings(), ensure_ascii=False)};"]
     if colours:
         constants.append(f"const COLOURS = {json.dumps(colour_tables())};")
+        constants.append(f"const NEARLY_FLAT = {NEARLY_FLAT};")
     return _PROGRAM % "\n".join(constants + [read(name) for name in scripts])
 
 

@@ -22,6 +22,7 @@ function pick(name) {
   chosen = name;
   const file = name === "own" ? owned : examples.find(example => example.name === name)?.file ?? null;
   props.value = { examples, chosen, file };
+  document.dispatchEvent(new CustomEvent("vizattn:picked", { detail: file }));
   show();
 }
 const showThumbs = radioGroup(part("thumbs"), () => chosen, pick);
