@@ -26,7 +26,7 @@ function chosenName() {
   if (kind === "patch") return Number.isFinite(x) && Number.isFinite(y) ? word("targetPatchAt", { x: Math.round(x), y: Math.round(y) }) : word("targetPatch");
   if (kind === "text") return text ? `“${text}”` : word("targetText");
   if (kind === "picture") return file?.orig_name ?? word("targetPicture");
-  return known ? word(known.classes ? "targetTop" : "targetOwn") : word("targetAuto");
+  return known && !known.error ? word(known.classes ? "targetTop" : "targetOwn") : word("targetAuto");
 }
 
 /* The list: the model's own choice, its first five, then all; a search finds names and numbers. */
@@ -161,8 +161,14 @@ function open(now) {
   }
   if (now) search.value = "";
   show();
+  stayInside();
   if (now) focusFirst();
 }
+/* Near the right edge of the window the panel moves to the left. */
+function stayInside() {
+  if (isOpen()) panel.style.left = Math.min(0, document.documentElement.clientWidth - 16 - panel.offsetWidth - root.getBoundingClientRect().left) + "px";
+}
+addEventListener("resize", stayInside);
 function focusFirst() {
   if (!isComplete()) panel.focus();
   else (known.classes ? search : part("kinds").querySelector(":checked"))?.focus();
@@ -221,7 +227,11 @@ document.addEventListener("vizattn:model", ({ detail }) => {
   forget();
   choose({ kind: "own" });
 });
-document.addEventListener("vizattn:picked", forget);
+/* A patch is one of the picture on show: with another picture it is chosen anew. */
+document.addEventListener("vizattn:picked", () => {
+  forget();
+  if (choice.kind === "patch") choose({ kind: "own" });
+});
 function forget() {
   known = shown = null;
   part("list").replaceChildren();
