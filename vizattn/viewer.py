@@ -27,6 +27,7 @@ from vizattn.methods.query import Query
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
 from vizattn.rows import patches_ask, rows_size
+from vizattn.targets import PATCH, asked_by_name, pixel_of
 
 # Longer side of the picture that travels; the numbers do not depend on it.
 PICTURE_SIDE = 1600
@@ -45,6 +46,7 @@ class View:
         method: The method with its settings.
         label: The model's name, for people.
         at: The pixel that is asked from; ``None`` for the model's own query.
+        aimed: The pixel whose patch is explained, where one is.
     """
 
     image: Image.Image
@@ -53,11 +55,13 @@ class View:
     method: Method
     label: str
     at: Asker | None = None
+    aimed: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, explanation: Explanation) -> View:
         """The view of an explanation."""
         label = explanation.model.label or explanation.record.model
+        kind, asked = asked_by_name(explanation.target)
         return cls(
             explanation.image,
             explanation.name,
@@ -65,6 +69,7 @@ class View:
             explanation.method,
             label,
             explanation.at,
+            pixel_of(asked) if kind == PATCH else None,
         )
 
 
@@ -121,6 +126,7 @@ def _words(view: View) -> dict[str, Any]:
         "picture": {"name": view.name, "width": image.width, "height": image.height},
         "frame": asdict(record.frame),
         "input": {"width": width, "height": height},
+        "aimed": None if view.aimed is None else list(view.aimed),
         "model": {"name": record.model, "label": view.label, "notes": list(record.notes)},
         "method": {
             "name": method.name,

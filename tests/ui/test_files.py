@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from pathlib import Path
 
@@ -66,6 +67,24 @@ def test_no_word_is_left_in_the_table_that_no_file_asks_for(strings):
     assert [key for key in strings["en"] if f'"{key}"' not in everything and key not in known] == []
 
 
+@pytest.mark.parametrize("name", ["header", "picker", "settings", "status", "target"])
+def test_a_component_of_the_bar_brings_every_word_it_asks_for_and_leaves_the_viewers(name, strings):
+    from vizattn.ui import program
+
+    first = program.program(("words.js", f"{name}.js")).partition("const STRINGS = ")[2]
+    brought = json.loads(first.partition(";\n")[0])
+    text = (FOLDER / f"{name}.js").read_text() + (FOLDER / f"{name}.html").read_text()
+    for language, words in brought.items():
+        assert set(LOOKED_UP.findall(text)) <= set(words)
+        assert {key: words[key] for key in words if key != "phrases"}.items() <= strings[
+            language
+        ].items()
+        assert "massPatch" not in words
+    asks = "phrase(" in text
+    assert ("Residual share" in brought["ko"]["phrases"]) is asks
+    assert not any(phrase.startswith("Attention rollout in") for phrase in brought["ko"]["phrases"])
+
+
 def test_templates_mention_nothing_that_gradio_would_evaluate():
     for name, template in read("*.html").items():
         assert not re.search(r"\$\{|\{\{|@children", template), name
@@ -81,7 +100,7 @@ def test_no_script_builds_markup_from_text():
 def test_every_script_belongs_to_a_component():
     from vizattn.ui import program
 
-    bar = {"header.js", "picker.js", "settings.js", "status.js"}
+    bar = {"header.js", "picker.js", "settings.js", "status.js", "target.js"}
     assert set(read("*.js")) == set(program.VIEWER_SCRIPTS) | bar
 
 

@@ -304,7 +304,7 @@ def test_only_uploaded_files_are_read(app, photos):
     """A visitor's browser could name any path of the server."""
     for meta in ({"_type": "gradio.FileData"}, {}):
         picture = {"path": str(Path(photos[0]).resolve()), "meta": meta}
-        answer = _call(app, [picture, "vizattn/dinov2-small", "raw", {}])
+        answer = _call(app, [picture, "vizattn/dinov2-small", "raw", {}, None])
         assert "event: complete" not in answer
         assert "error" in answer
 

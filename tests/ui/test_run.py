@@ -15,10 +15,10 @@ def uploaded(tmp_path, monkeypatch, photos):
     return {"path": str(path), "orig_name": "cat.jpg", "meta": {"_type": "gradio.FileData"}}
 
 
-def press(picture, model="vizattn/dinov2-small", method="raw", settings=None):
+def press(picture, model="vizattn/dinov2-small", method="raw", settings=None, target=None):
     from vizattn.ui.run import press_run
 
-    return [said for _, said in press_run(picture, model, method, settings, None)]
+    return [said for _, said in press_run(picture, model, method, settings, target, None)]
 
 
 def test_the_steps_of_a_run_are_said_while_it_lasts(uploaded):

@@ -56,6 +56,18 @@ def settings_form(value: dict[str, Any], **options: Any) -> gr.HTML:
     return _component("settings.html", ("words.js", "settings.js"), value, **options)
 
 
+def target(value: dict[str, Any], **options: Any) -> gr.HTML:
+    """Make the control for what a method explains: classes, or what an embedding is compared with.
+
+    Args:
+        value: ``{"takes", "method", "model", "choice", "shown", "examples"}``: methods that take a
+            target, what is chosen now, and example pictures as the picker has them; the browser
+            writes ``choice`` and, where a view is on show, its id. ``open`` asks for ``known``.
+        options: further arguments of ``gr.HTML``.
+    """
+    return _component("target.html", ("words.js", "target.js"), value, **options)
+
+
 def status_line(**options: Any) -> gr.HTML:
     """Make the line that says what a run is doing, or why it failed.
 

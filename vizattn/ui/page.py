@@ -21,7 +21,14 @@ from vizattn.models import MODELS
 from vizattn.ui import canvas
 from vizattn.ui.first import first_payload, look_ahead
 from vizattn.ui.program import strings, styles
-from vizattn.ui.run import examples, explain_for_programs, file_data, press_run, restore
+from vizattn.ui.run import (
+    examples,
+    explain_for_programs,
+    file_data,
+    look_ahead_at,
+    press_run,
+    restore,
+)
 from vizattn.ui.theme import theme
 
 # One model runs at a time, whoever asks: the machine is shared.
@@ -30,10 +37,12 @@ DAY = 24 * 60 * 60
 
 # What the browser sends: the picked picture in the place of the page's own picture input, where
 # Gradio checks it, and only the chosen method's settings. The wait begins before any answer.
-_ON_RUN = """(picture, model, method, form, picker) => {
+_ON_RUN = """(picture, model, method, form, target, picker) => {
   document.dispatchEvent(new CustomEvent("vizattn:status", {detail: {kind: "waiting"}}));
-  return [picker.file, model, method, form.values?.[method] ?? {}, null];
+  const choice = target.takes?.includes(method) ? target.choice : null;
+  return [picker.file, model, method, form.values?.[method] ?? {}, choice, null];
 }"""
+_ON_OPEN = "(picture, model, target, picker) => [picker.file, model, target.shown, null]"
 _ON_LOST = """() => {
   const detail = {kind: "error", word: "lost"};
   document.dispatchEvent(new CustomEvent("vizattn:status", {detail}));
@@ -43,6 +52,9 @@ _ON_PICTURE = """picture => {
 }"""
 _ON_METHOD = """method => {
   document.dispatchEvent(new CustomEvent("vizattn:method", {detail: method}));
+}"""
+_ON_MODEL = """model => {
+  document.dispatchEvent(new CustomEvent("vizattn:model", {detail: model}));
 }"""
 
 
@@ -55,12 +67,13 @@ def build() -> gr.Blocks:
         header = canvas.header(elem_id="vizattn-header")
         with gr.Row(elem_id="vizattn-bar"):
             asked, picker = _ask()
+            target = canvas.target(_explainable(), elem_id="vizattn-target")
             run = gr.Button("Run", variant="primary", elem_id="vizattn-run", min_width=88)
             status = canvas.status_line(elem_id="vizattn-status")
         view = canvas.viewer(_first(), elem_id="vizattn-viewer")
         ran = run.click(
             press_run,
-            inputs=[*asked, picker],
+            inputs=[*asked, target, picker],
             outputs=[view, status],
             js=_ON_RUN,
             # Unread: a damaged picture gets a sentence from us, not an error from the page.
@@ -70,7 +83,17 @@ def build() -> gr.Blocks:
             **QUEUE,
         )
         ran.failure(None, js=_ON_LOST)
-        _, model, method, _ = asked
+        picture, model, method, _ = asked
+        target.open(
+            look_ahead_at,
+            inputs=[picture, model, target, picker],
+            outputs=target,
+            js=_ON_OPEN,
+            preprocess=False,
+            show_progress="hidden",
+            api_visibility="private",
+            **QUEUE,
+        )
         linked = view.restore(
             restore,
             outputs=[view, status, model, method],
@@ -136,6 +159,24 @@ def page_settings() -> dict[str, Any]:
     }
 
 
+def _explainable() -> dict[str, Any]:
+    """What the control needs to know: which methods take a target, and pictures to compare with."""
+    takes = [name for name, method in METHODS.items() if not method.class_agnostic]
+    model, method = next(iter(MODELS)), next(iter(METHODS))
+    return {
+        "takes": takes, "method": method, "model": model, "choice": {"kind": "own"}, "shown": None,
+        "examples": _pictures(),
+    }  # fmt: skip
+
+
+def _pictures() -> list[dict[str, Any]]:
+    """The example pictures, each with a small copy."""
+    return [
+        {"name": path.name, "file": file_data(path), "thumb": file_data(_thumb(path))}
+        for path in examples()
+    ]
+
+
 def method_settings() -> dict[str, Any]:
     """Every method's settings for the form: descriptions, the method in force, and its values."""
     asked = {
@@ -181,10 +222,7 @@ def _as_asked(setting: Setting) -> Any:
 
 def _ask() -> tuple[list[gr.Component], gr.HTML]:
     """The inputs of a run (picture, model, method, settings) and the picker of pictures."""
-    shown = [
-        {"name": path.name, "file": file_data(path), "thumb": file_data(_thumb(path))}
-        for path in examples()
-    ]
+    shown = _pictures()
     first = shown[0] if shown else {"name": "", "file": None}
     picker = canvas.picker(
         {"examples": shown, "chosen": first["name"], "file": first["file"]},
@@ -219,6 +257,7 @@ def _ask() -> tuple[list[gr.Component], gr.HTML]:
     picker.send(None, picker, picture, js="picker => picker.file", show_progress="hidden")
     picture.change(None, picture, js=_ON_PICTURE)
     method.change(None, method, js=_ON_METHOD)
+    model.change(None, model, js=_ON_MODEL)
     return [picture, model, method, form], picker
 
 
@@ -234,10 +273,10 @@ def _thumb(path: Path) -> Path:
 
 def _offer_api(asked: list[gr.Component]) -> None:
     """The same run for programs, as ``/explain`` of ``gradio_client``."""
-    answer = gr.JSON(visible=False)
+    answer, target = gr.JSON(visible=False), gr.JSON(visible=False, label="target")
     gr.Button(visible=False).click(
         explain_for_programs,
-        inputs=asked,
+        inputs=[*asked, target],
         outputs=answer,
         api_name="explain",
         preprocess=False,

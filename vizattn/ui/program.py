@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from vizattn.heatmap import NEARLY_FLAT
+from vizattn.methods import METHODS, Method
 from vizattn.overlay import COLOUR_MAPS, SIGNED, colour_table
 
 VIEWER_SCRIPTS = (
@@ -44,6 +46,9 @@ VIEWER_SCRIPTS = (
 
 HEADER_SCRIPTS = ("words.js", "header.js")
 
+# The small components of the bar: one says what another asks it to, so they share their words.
+_BAR = ("header", "picker", "settings", "target", "status")
+
 _STYLES = ("canvas.css", "page.css")
 
 _PROGRAM = """"use strict";
@@ -73,12 +78,31 @@ def program(scripts: tuple[str, ...], *, colours: bool = False) -> str:
 
     Args:
         scripts: file names in ``vizattn/ui/canvas``.
-        colours: whether the script paints and therefore needs the colour maps.
+        colours: whether the script paints and therefore needs the colour maps and what is flat.
     """
-    constants = [f"const STRINGS = {json.dumps(strings(), ensure_ascii=False)};"]
+    asks = any("phrase(" in read(name) for name in scripts[1:])  # after words.js, which has it
+    spoken = strings() if colours else _words_of_the_bar(with_phrases=asks)
+    constants = [f"const STRINGS = {json.dumps(spoken, ensure_ascii=False)};"]
     if colours:
         constants.append(f"const COLOURS = {json.dumps(colour_tables())};")
+        constants.append(f"const NEARLY_FLAT = {NEARLY_FLAT};")
     return _PROGRAM % "\n".join(constants + [read(name) for name in scripts])
+
+
+def _words_of_the_bar(*, with_phrases: bool) -> dict[str, dict[str, Any]]:
+    """The strings that components other than the viewer use: the first page travels quickly."""
+    text = "".join(read(f"{name}.{kind}") for name in _BAR for kind in ("js", "html"))
+    long = {words for method in METHODS.values() for words in (method.about, *_letters(method))}
+    return {
+        language: {key: said for key, said in table.items() if f'"{key}"' in text}
+        | {"phrases": {k: v for k, v in table["phrases"].items() if with_phrases and k not in long}}
+        for language, table in strings().items()
+    }
+
+
+def _letters(method: type[Method]) -> list[str]:
+    """What the letters of a method's formula mean; the viewer alone says it."""
+    return method.formula.split("\n")[1:]
 
 
 @cache

@@ -18,6 +18,7 @@ from gradio.utils import get_upload_folder
 from vizattn.errors import ImageError, MethodError, VizattnError
 from vizattn.explain import Explanation, explain
 from vizattn.models import assets
+from vizattn.ui.aim import answers_of, linkable, offer, targets_of, uploaded
 from vizattn.ui.ask import keep
 from vizattn.ui.kept import MODEL, SHELF
 from vizattn.viewer import write_view
@@ -35,17 +36,31 @@ def press_run(
     model: str | None,
     method: str | None,
     chosen: dict[str, Any] | None,
+    choice: dict[str, Any] | None,
     _picker: None,
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """One press of Run: say that it runs, then show the view or say why there is none."""
-    yield from _run(lambda tell: _look(picture, model, method, chosen or {}, tell))
+    yield from _run(lambda tell: _look(picture, model, method, chosen or {}, choice, tell))
+
+
+def look_ahead_at(
+    picture: dict[str, Any] | None, model: str | None, shown: str | None, _picker: None
+) -> dict[str, Any]:
+    """What may be asked of a model about a picture, or why it cannot be said."""
+    try:
+        return {"known": offer(picture, model, shown)}
+    except VizattnError as error:
+        return {"known": {"error": str(error)}}
+    except Exception as error:  # a fault of ours: the visitor keeps the page, we keep the traceback
+        _log.exception("what may be asked could not be found out")
+        return {"known": {"error": _fault(error)}}
 
 
 def restore(event: gr.EventData) -> Iterator[tuple[Any, dict[str, Any], Any, Any]]:
     """Show what a link names: a view that is still kept, or an example looked at again.
 
     The event carries what was in the link, so nothing of it is trusted: ``id``, or ``picture`` (the
-    name of an example) with ``model``, ``method`` and ``settings``.
+    name of an example) with ``model``, ``method``, ``settings`` and ``target``.
     """
     asked = event._data if isinstance(event._data, dict) else {}
     words = {name: asked[name] for name in ("model", "method") if isinstance(asked.get(name), str)}
@@ -66,7 +81,9 @@ def _linked(asked: dict[str, Any], words: dict[str, str], tell: Tell) -> dict[st
         )
     settings = asked.get("settings")
     settings = settings if isinstance(settings, dict) else {}
-    return _look_at(path, path.name, words.get("model"), words.get("method"), settings, tell)
+    choice = linkable(asked.get("target"))
+    names = words.get("model"), words.get("method")
+    return _look_at(path, path.name, *names, settings, choice, tell)
 
 
 def _run(
@@ -93,7 +110,11 @@ def _run(
 
 
 def explain_for_programs(
-    image: dict[str, Any] | None, model: str | None, method: str | None, settings: Any
+    image: dict[str, Any] | None,
+    model: str | None,
+    method: str | None,
+    settings: Any,
+    target: Any = None,
 ) -> dict[str, Any]:
     """Look at one picture with one model and one method; returns what the viewer would show.
 
@@ -102,9 +123,11 @@ def explain_for_programs(
         model: A name that ``load_model`` takes.
         method: A name in ``METHODS``.
         settings: Settings of that method by name; those left out keep their defaults.
+        target: What a method with gradients explains: ``{"kind": "classes", "classes": [281]}``,
+            ``{"kind": "patch", "x": 412, "y": 230}`` or ``{"kind": "text", "text": "a cat"}``.
     """
     try:
-        return _look(image, model, method, _given(settings, method or ""))
+        return _look(image, model, method, _given(settings, method or ""), target)
     except VizattnError as error:
         raise gr.Error(str(error), print_exception=False) from error
 
@@ -151,16 +174,15 @@ def _look(
     model: str | None,
     method: str | None,
     chosen: dict[str, Any],
+    choice: Any = None,
     tell: Tell | None = None,
 ) -> dict[str, Any]:
     """Explain and write the view's files where Gradio may serve them."""
     if not picture or not picture.get("path"):
         raise ImageError("there is no picture yet. Choose an example or upload one.")
-    path = Path(picture["path"]).resolve()
-    if not path.is_relative_to(Path(get_upload_folder()).resolve()):
-        raise ImageError("this picture was not uploaded to this page. Upload it and run again.")
+    path = uploaded(picture)
     name = picture.get("orig_name") or path.name
-    return _look_at(path, name, model, method, chosen, tell)
+    return _look_at(path, name, model, method, chosen, choice, tell)
 
 
 def _look_at(
@@ -169,19 +191,21 @@ def _look_at(
     model: str | None,
     method: str | None,
     chosen: dict[str, Any],
+    choice: Any = None,
     tell: Tell | None = None,
 ) -> dict[str, Any]:
-    with MODEL:
-        explanation = explain(
-            path,
-            model=model or "",
-            method=method or "",
-            settings=chosen,
-            name=name,
-            progress=tell,
-        )
-    asked = {"picture": example_name(path), "model": model, "method": method, "settings": chosen}
-    return _shown(explanation, asked)
+    """One view for every target; the others lie beside the first."""
+    views = []
+    for target in targets_of(choice):
+        with MODEL:
+            explanation = explain(
+                path, model=model or "", method=method or "", settings=chosen, target=target,
+                name=name, progress=tell,
+            )  # fmt: skip
+        asked = {"model": model, "method": method, "settings": chosen, "target": linkable(choice)}
+        lost = choice is not None and choice.get("kind") == "picture"  # a link cannot bring it
+        views.append(_shown(explanation, asked | {"picture": None if lost else example_name(path)}))
+    return views[0] | {"beside": views[1:]}
 
 
 def examples() -> list[Path]:
@@ -199,7 +223,8 @@ def example_name(path: Path) -> str | None:
 def _shown(explanation: Explanation, asked: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a view where Gradio may serve them, and keep it for questions."""
     folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
-    payload = write_view(explanation, folder) | {"asked": asked}
+    answers = answers_of(explanation.record, explanation.model)
+    payload = write_view(explanation, folder) | {"asked": asked, "answers": answers}
     payload["files"] = {part: file_data(Path(file)) for part, file in payload["files"].items()}
     keep(explanation, payload, folder)
     return payload

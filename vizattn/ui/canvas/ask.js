@@ -10,7 +10,7 @@ function local({ x, y }, which = data) {
 /* The question in force: {kind: "patch", points} or {kind: "own" | "class" | "register" | "mean"}. */
 function question(which = data) {
   if (state.pins.length) return { kind: "patch", points: state.pins.map(each => local(each, which)) };
-  if (state.pointed && !state.held) return { kind: "patch", points: [local(state.pointed, which)] };
+  if (state.pointed && !state.held && !aiming) return { kind: "patch", points: [local(state.pointed, which)] };
   return { kind: state.ask };
 }
 const pointKey = ({ x, y }) => `${Math.round(x * 8)},${Math.round(y * 8)}`;

@@ -1,4 +1,4 @@
-/* Compare: two or four pictures with one question and one pointer. A is the view itself; the others
+/* Compare: two to four pictures with one question and one pointer. A is the view itself; the others
    choose their layer, head and explanation. `within` lets every part draw as if a pane were the view. */
 const compare = part("compare"), paneRow = part("panes"), LETTERS = ["A", "B", "C", "D"];
 let panes = [], panesKey = "";
@@ -17,9 +17,11 @@ function layerOf(index) {
   return layer ? clamp(layer, 1, which.layers) : clamp(Math.round(state.layer / home.layers * which.layers), 1, which.layers);
 }
 
+/* Three stand in one row, four in two. */
+const paneColumns = () => (root.clientWidth <= NARROW ? 1 : state.paneCount === 3 && root.clientWidth > WIDE ? 3 : 2);
 function openPanes() {
   paneRow.textContent = "";
-  paneRow.style.setProperty("--columns", root.clientWidth <= NARROW ? 1 : 2);
+  paneRow.style.setProperty("--columns", paneColumns());
   panes = LETTERS.slice(0, state.paneCount).map((letter, index) => openPane(letter, index));
 }
 
@@ -68,9 +70,9 @@ function fillChoices(pane) {
 }
 /* Only what tells the explanations of this visit apart. */
 function explanationName(which) {
-  const name = ({ payload }) => [payload.picture.name, payload.model.label, phrase(payload.method.title), Object.values(payload.asked?.settings ?? {}).join(" ")];
+  const name = ({ payload }) => [phrase(payload.method.target ?? ""), payload.picture.name, payload.model.label, phrase(payload.method.title), Object.values(payload.asked?.settings ?? {}).join(" ")];
   const names = shelf.map(name), telling = name(which).filter((text, at) => text && names.some(each => each[at] !== text));
-  return (telling.length ? telling : name(which).slice(0, 3)).join(" · ");
+  return (telling.length ? telling : name(which).slice(0, 4)).filter(Boolean).join(" · ");
 }
 
 /* Without a choice the panes show other heads, and other layers where there are no heads. */
@@ -102,6 +104,7 @@ function drawPane(pane, map, top, differs) {
   mark(piece("peak"), map.place, map.maximum > 0 && !differs && !map.rgb ? map.strongest[0] : -1, whole);
   markAsked([piece("asked"), piece("second")], feature ? { info: resolved.info } : resolved, whole);
   mark(piece("reading"), map.place, read, whole);
+  markAimed(piece("aimed"), whole);
   placeTip(piece("tip"), map, read, whole);
   pane.bar.draw(map, top, read < 0 ? null : map.values[read], overlayOpacity());
   pane.bar.node.style.visibility = map.rgb || map.waiting ? "hidden" : "";
@@ -123,7 +126,7 @@ const homeState = { layer: 1, head: "mean" };
 function drawCompare() {
   if (state.view !== "compare") return;
   Object.assign(homeState, { layer: state.layer, head: state.head });
-  const key = [state.paneCount, home.payload.id, root.clientWidth <= NARROW].join();
+  const key = [state.paneCount, home.payload.id, paneColumns()].join();
   if (key !== panesKey) { panesKey = key; openPanes(); sizePanes(); }
   const shown = panes.map(pane => within(pane, () => { refreshAsked(); return pane.feature() ? featureMap(data, pane.feature()) ?? waitingMap() : currentMap(); })), first = shown[0];
   const maps = shown.map((map, index) => (index && state.difference && !map.bare && differenceOf(map, first)) || map);
@@ -153,7 +156,7 @@ for (const name of ["same", "difference"]) part(name).addEventListener("change",
 
 function sizePanes() {
   if (state.view !== "compare" || !panes.length) return;
-  const narrow = root.clientWidth <= NARROW, columns = narrow ? 1 : 2, rows = narrow ? 1 : Math.ceil(panes.length / 2), gap = 24;
+  const narrow = root.clientWidth <= NARROW, columns = paneColumns(), rows = narrow ? 1 : Math.ceil(panes.length / columns), gap = 24;
   const room = Math.floor((compare.clientWidth - gap * (columns - 1)) / columns);
   const height = narrow ? Infinity : rows > 1 ? 320 : tallest(220);
   for (const pane of panes) {

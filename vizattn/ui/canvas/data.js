@@ -161,10 +161,17 @@ function summarise(place, values, prefix) {
     place, values, prefix, sum, undrawn, minimum,
     get strongest() { return strongest ??= fiveStrongest(values); },
     get maximum() { return values[this.strongest[0]]; },
+    get isFlat() { return this.maximum - minimum <= NEARLY_FLAT * meanSize(values); },
     get entropy() { return entropy ??= entropyOf(values) + entropyOf(prefix); },
     /* How large the values are, rising. */
     sizes: () => sizes ??= (minimum < 0 ? values.map(Math.abs) : values.slice()).sort(),
   };
+}
+
+function meanSize(values) {
+  let sum = 0;
+  for (const value of values) sum += Math.abs(value);
+  return sum / values.length;
 }
 
 function fiveStrongest(values) {

@@ -5,7 +5,7 @@ const LINKED = {
   wallRange: oneOf("map", "layer", "model", "fixed"), fixed: value => (Number(value) > 0 && Number.isFinite(Number(value)) ? Number(value) : undefined), wallLabel: oneOf("entropy", "distance", "sink", "prefix"), wallOrder: oneOf("model", "layer", "all"),
   range: oneOf("map", "layer", "model", "fixed"), unit: oneOf("share", "times"), percentile: value => oneOf(...PERCENTILES.map(String))(value) && Number(value),
   colours: oneOf(...Object.keys(LOOKUP).filter(name => name !== SIGNED)), opacity: value => clamp(Number(value), 0, 100),
-  paneCount: value => Number(oneOf("2", "4")(value)), same: value => value === "true", difference: value => value === "true",
+  paneCount: value => Number(oneOf("2", "3", "4")(value)), same: value => value === "true", difference: value => value === "true",
   base: oneOf("colour", "grey", "off"), cells: oneOf("exact", "smooth"),
 };
 const DEFAULTS = Object.fromEntries(Object.keys(LINKED).map(name => [name, state[name]]));
@@ -15,7 +15,7 @@ function whole(value) { return /^[1-9]\d{0,4}$/.test(value) ? Number(value) : un
 function linkOf() {
   const { id, asked } = data.payload, link = new URLSearchParams();
   const changed = asked?.settings && Object.keys(asked.settings).length;
-  for (const [name, value] of Object.entries({ picture: asked?.picture, id: asked?.picture ? null : id, model: asked?.model, method: asked?.method, settings: changed ? JSON.stringify(asked.settings) : null }))
+  for (const [name, value] of Object.entries({ picture: asked?.picture, id: asked?.picture ? null : id, model: asked?.model, method: asked?.method, settings: changed ? JSON.stringify(asked.settings) : null, target: asked?.target ? JSON.stringify(asked.target) : null }))
     if (value) link.set(name, value);
   link.set("layer", data.number(state.layer));
   for (const name of Object.keys(LINKED)) if (state[name] !== DEFAULTS[name]) link.set(name, state[name]);
@@ -39,6 +39,7 @@ function viewOf(link) {
   return found;
 }
 function restoreView({ number, pins, ...found }) {
+  found.panes = found.panes.map((pane, index) => ({ ...pane, from: state.panes[index].from }));   // what came with it lies beside it
   const layer = data.infos.findIndex(info => info.layer + 1 === number) + 1;
   Object.assign(state, found, layer ? { layer } : {}, { pins: pins.filter(each => seen(each)) });
 }
@@ -49,12 +50,15 @@ const arrived = new URLSearchParams(standsAlone ? location.hash.slice(1) : locat
 let pending = arrived.has("layer") ? viewOf(arrived) : null;
 function wantsOther(payload) {
   if (standsAlone || (!arrived.has("picture") && !arrived.has("id"))) return false;
-  const asked = payload?.asked ?? {}, settings = JSON.stringify(asked.settings ?? {});
-  return arrived.has("picture") ? ["picture", "model", "method"].some(name => asked[name] !== arrived.get(name)) || settings !== (arrived.get("settings") ?? "{}")
+  const asked = payload?.asked ?? {}, settings = JSON.stringify(asked.settings ?? {}), target = JSON.stringify(asked.target ?? null);
+  return arrived.has("picture") ? ["picture", "model", "method"].some(name => asked[name] !== arrived.get(name)) || settings !== (arrived.get("settings") ?? "{}") || target !== (arrived.get("target") ?? "null")
     : payload?.id !== arrived.get("id");
 }
+function targetInLink() {
+  try { return JSON.parse(arrived.get("target")); } catch { return null; }
+}
 function askForLinked() {
-  const asked = { ...Object.fromEntries(["id", "picture", "model", "method"].map(name => [name, arrived.get(name)])), settings: settingsInLink() };
+  const asked = { ...Object.fromEntries(["id", "picture", "model", "method"].map(name => [name, arrived.get(name)])), settings: settingsInLink(), target: targetInLink() };
   document.dispatchEvent(new CustomEvent("vizattn:status", { detail: { kind: "waiting" } }));
   trigger("restore", asked);
 }

@@ -32,8 +32,12 @@ async function load(payload) {
   const turn = ++newest;
   opened = payload.id;
   try {
-    const [bytes, address] = await Promise.all([fetchBytes(payload.files.maps), fetchPhoto(payload.files.picture)]);
-    if (turn === newest) open(openData(payload, bytes, address));
+    const payloads = [payload, ...(payload.beside ?? [])];
+    const [address, ...maps] = await Promise.all([fetchPhoto(payload.files.picture), ...payloads.map(each => fetchBytes(each.files.maps))]);
+    if (turn !== newest) return;
+    const [next, ...beside] = payloads.map((each, index) => openData(each, maps[index], address));
+    open(next, beside);
+    if (payload.answers) document.dispatchEvent(new CustomEvent("vizattn:explained", { detail: payload }));
   } catch (error) {
     if (turn !== newest) return;
     opened = null;
@@ -50,10 +54,12 @@ function openData(payload, bytes, address) {
 }
 
 /* Questions are put to one picture: with the next one they start anew. */
-function open(next) {
+function open(next, beside = []) {
   const first = data === null;
   data = home = next;
+  for (const each of [...beside].reverse()) shelve(each);
   shelve(next);
+  if (beside.length) showBeside(beside);
   Object.assign(state, {
     layer: first ? data.layers : clamp(state.layer, 1, data.layers),
     pins: [], pointed: null, last: null, adding: false, held: false, ask: "own",
@@ -83,6 +89,12 @@ function shelve(next) {
   if (!shelf.includes(next)) shelf.unshift(next);
   shelf.splice(MOST_SHELVED);
   state.panes = panesFor(next, shelf.find(each => each !== next));   // the first thing to compare with is the last one
+}
+
+/* Several maps of one question: each has a pane. */
+function showBeside(beside) {
+  beside.forEach((each, index) => { state.panes[index] = { from: each.payload.id, layer: 0, head: "mean" }; });
+  Object.assign(state, { view: "compare", paneCount: beside.length + 1, ask: "own" });
 }
 
 /* Decode and sort the other layers in idle moments, so that the first visit is as quick as the second. */

@@ -18,10 +18,11 @@ for (const example of examples) {
   part("thumbs").append(button);
 }
 
-function pick(name) {
+function pick(name, byLink = false) {
   chosen = name;
   const file = name === "own" ? owned : examples.find(example => example.name === name)?.file ?? null;
   props.value = { examples, chosen, file };
+  if (!byLink) document.dispatchEvent(new CustomEvent("vizattn:picked"));
   show();
 }
 const showThumbs = radioGroup(part("thumbs"), () => chosen, pick);
@@ -87,4 +88,4 @@ document.addEventListener("drop", event => {
 const speakLanguage = () => translate(root);
 onLanguage(speakLanguage);
 speakLanguage();
-if (examples.some(example => example.name === inLink("picture"))) pick(inLink("picture")); else show();
+if (examples.some(example => example.name === inLink("picture"))) pick(inLink("picture"), true); else show();

@@ -56,6 +56,12 @@ function markAsked(nodes, resolved, whole) {
   });
 }
 
+/* The patch that the map explains, where one is. */
+function markAimed(node, whole) {
+  const { aimed } = data.payload, { place: where } = data.info(data.layers).queries;
+  mark(node, where, aimed ? where.patchAt({ x: aimed[0], y: aimed[1] }) : -1, whole);
+}
+
 let laidOver = "";
 function drawPicture() {
   if (state.view !== "picture") return;
@@ -69,6 +75,7 @@ function drawPicture() {
   mark(part("peak"), map.place, map.maximum > 0 ? map.strongest[0] : -1);
   markAsked([part("askedMark"), part("secondMark")], resolvedIn(state.layer));
   mark(part("readingMark"), map.place, read);
+  markAimed(part("aimMark"));
   placeTip(tip, map, read);
 }
 followers.push(drawPicture);

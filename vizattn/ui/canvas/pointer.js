@@ -20,10 +20,17 @@ function point(to) {
 
 /* What a click, a tap or Enter does with a patch. */
 function pin(to, along = state.adding) {
+  if (aiming) return aimAt(to);
   if (!canAskPatches(state.layer)) return change({ pointed: to });   // it is read instead
   const rest = state.pins.filter(each => !samePatch(each, to)), again = rest.length < state.pins.length;
   const pins = again ? rest : along && state.pins.length ? [state.pins[0], to] : [to];
   return change({ pins, held: false, adding: false, last: to });
+}
+
+/* The page takes it from here: the model looks again, with this patch to compare with. */
+function aimAt({ x, y }) {
+  change({ pins: [], last: { x, y } });
+  document.dispatchEvent(new CustomEvent("vizattn:aimed", { detail: { x: Number(x.toFixed(1)), y: Number(y.toFixed(1)) } }));
 }
 
 function listenOn(node, whole = () => data.payload.picture) {

@@ -17,6 +17,7 @@ function sentence(layer = state.layer, head = data.head(layer, state.head)) {
   const { has_query: hasQuery, target, title } = data.payload.method;
   if (hasQuery === false) return word("sentenceTarget", { method: phrase(title), target: phrase(target ?? "") });
   const resolved = resolvedIn(layer), query = queryName(resolved), number = data.number(layer), from = resolved.direction === "from" ? "From" : "";
+  if (target) return word("sentenceAim", { layer: number, method: phrase(title), target: phrase(target), query });
   return data.perHead ? word("sentence" + from, { layer: number, head: headName(head), query })
     : word("sentenceMethod", { layer: number, method: phrase(data.payload.method.title), query });
 }
@@ -34,14 +35,15 @@ function undrawnKinds(map) {
 const asksItself = (resolved, kind) => (resolved.kind === "own" ? resolved.info.query.kind : resolved.kind) === kind;
 function detail(layer = state.layer, head = data.head(layer, state.head)) {
   const map = mapOf(layer, head), resolved = resolvedIn(layer);
-  if (!data.isShare) return word("detailPeakPlain", { value: plain(map.maximum) });
-  if (resolved.direction === "from") return word("detailFrom", { value: percent(map.maximum), mean: percent(map.sum / map.place.patches) });
+  const flat = map.isFlat ? " " + word("nearlyFlat") : "";
+  if (!data.isShare) return word("detailPeakPlain", { value: plain(map.maximum) }) + flat;
+  if (resolved.direction === "from") return word("detailFrom", { value: percent(map.maximum), mean: percent(map.sum / map.place.patches) }) + flat;
   const said = [word("detailPeak", { value: percent(map.maximum), times: times(map.maximum) })];
   for (const [kind, , mass] of undrawnKinds(map)) {
     if (kind === "class") said.push(word(asksItself(resolved, "class") ? "detailStays" : "detailGoes", { value: percent(mass) }));
     if (kind === "register") said.push(word("detailRegisters", { value: percent(mass) }));
   }
-  return said.join(" ");
+  return said.join(" ") + flat;
 }
 
 const megabytes = bytes => (bytes / 2 ** 20).toFixed(1);
@@ -51,10 +53,12 @@ const why = ({ why: key, info }) => (STRINGS.en[key] ? word(key, { n: megabytes(
 function hint() {
   const touch = pointerIsCoarse(), resolved = resolvedIn(state.layer), said = [];
   if (resolved.why) said.push(why(resolved));
+  else if (aiming) said.push(word(touch ? "hintAimTouch" : "hintAim"));
   else if (!canAskPatches(state.layer)) said.push(word("hintRead"));
   else if (state.adding) said.push(word("hintSecond"));
   else said.push(word(isFree() ? (touch ? "hintTouch" : "hintFree") : touch ? "hintTouched" : "hintPinned"));
   if (state.cells === "smooth") said.push(word("hintSmooth"));
+  if (data.payload.method.class_agnostic) said.push(word("hintSame"));
   if (!sawEverything()) said.push(word("hintFrame"));
   if (!data.info(state.layer).exact) said.push(word("hintMixed"));
   return said.join(" ");

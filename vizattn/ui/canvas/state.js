@@ -24,6 +24,9 @@ let data = null;        // the explanation that is drawn, made by data.js
 let home = null;        // the explanation on show; while a pane is drawn, `data` is the pane's
 const shelf = [];       // explanations of this visit, the newest first: what can be compared
 
+let aiming = false;     // whether a patch chosen here is what the method is to explain, and asks nothing
+document.addEventListener("vizattn:aiming", ({ detail }) => { if (detail !== aiming) { aiming = detail; draw(); } });
+
 const followers = [];   // what redraws after a change, in the order it was registered
 const probe = { state, draws: [], map: () => currentMap(), mapOf: (layer, head) => mapOf(layer, head), resolved: () => resolvedIn(state.layer) };
 
@@ -43,4 +46,4 @@ const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const goToLayer = layer => change({ layer: clamp(layer, 1, data.layers) });
 const pointerIsCoarse = () => matchMedia("(pointer: coarse)").matches;
 /* Free, the pointer asks. Once a question is pinned, it reads. */
-const isFree = () => !state.pins.length && !state.held;
+const isFree = () => !state.pins.length && !state.held && !aiming;

@@ -13,8 +13,18 @@ let language = readPreferences().language ?? (/^ko/i.test(navigator.language) ? 
 const word = (key, values = {}) =>
   (STRINGS[language][key] ?? STRINGS.en[key] ?? key).replace(/\{(\w+)\}/g, (place, name) => values[name] ?? place);
 
-/* Text from the registry, where a translation is known; else as it is. */
-const phrase = text => STRINGS[language].phrases[text] ?? text;
+/* Text from the registry, where a translation is known; else as it is. A translation may have {places}. */
+const phrase = text => STRINGS[language].phrases[text] ?? patterned(text) ?? text;
+function patterned(text) {
+  for (const [known, translation] of Object.entries(STRINGS[language].phrases)) {
+    if (!known.includes("{")) continue;
+    const names = [...known.matchAll(/\{(\w+)\}/g)].map(([, name]) => name);
+    const pieces = known.split(/\{\w+\}/).map(piece => piece.replace(/[.*+?^$()|[\]\\]/g, "\\$&"));
+    const found = new RegExp(`^${pieces.join("(.+)")}$`).exec(text);
+    if (found) return translation.replace(/\{(\w+)\}/g, (_, name) => found[names.indexOf(name) + 1]);
+  }
+  return null;
+}
 
 const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const setAttribute = (node, name, value) => { if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value); };
