@@ -22,6 +22,7 @@ from vizattn.methods import (
     GradientInput,
     GradientRollout,
     LeGrad,
+    Query,
     ValueNormRollout,
     ValueNorms,
 )
@@ -362,7 +363,7 @@ def test_legrad_is_the_sum_of_what_each_layer_would_change_in_its_own_reading(
     assert (
         relative_error(LeGrad(start_layer=1)(record, record.grid.cls), expected[1:].sum(0)) < BOUND
     )
-    for maps, layer in zip(LeGrad().by_layer(record), expected, strict=True):
+    for maps, layer in zip(LeGrad().by_layer(record), expected.cumsum(0), strict=True):
         assert relative_error(maps.relevance[0], layer) < BOUND
     loaded = AttentionRecord.load(record.save(tmp_path / "record"))
     assert torch.equal(LeGrad().heatmap(loaded).values, LeGrad().heatmap(record).values)
@@ -410,7 +411,7 @@ def test_attention_shift_is_what_moving_attention_would_gain(pool, balance, tiny
     expected = oracle.attention_shift(model, pixels, TARGET, *READ["tiny_timm"], query, balance)
     record = capture_gradients(model, pixels, TARGET, needs=["readouts:own"])
     found = AttentionShift(balance=balance)
-    for maps, layer in zip(found.by_layer(record), expected, strict=True):
+    for maps, layer in zip(found.by_layer(record), expected.cumsum(0), strict=True):
         assert relative_error(maps.relevance[0], layer) < BOUND
     assert relative_error(found(record, query), expected.sum(0)) < BOUND
     assert (found.heatmap(record).values < 0).any()
@@ -476,3 +477,14 @@ def test_half_precision_gives_nearly_the_same_map(name, tiny_timm, pixels):
     assert found.dtype == torch.float32
     both = torch.stack([found.flatten(), exact.flatten()]).double()
     assert float(torch.corrcoef(both)[0, 1]) > 0.9
+
+
+def test_the_last_map_to_look_through_is_the_map_of_the_method(tiny_timm, pixels):
+    for name, made in METHODS.items():
+        method = made()
+        record = capture_gradients(tiny_timm, pixels, TARGET, needs=method.wanted)
+        query = Query.of(record, method.asked(record)).weights
+        last = method.by_layer(record)[-1].relevance.mean(0)
+        torch.testing.assert_close(
+            last, method(record, query), msg=lambda m, name=name: f"{name}: {m}"
+        )

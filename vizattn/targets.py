@@ -83,8 +83,7 @@ class Goal:
         """The number in any vectors of the model."""
         if self.is_cosine:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        value: Tensor = vectors @ self.direction.to(vectors)
-        return value
+        return (vectors * self.direction.to(vectors)).sum(-1)
 
     def share(
         self, vectors: Float[Tensor, "*many number"], *, is_multi_label: bool = False

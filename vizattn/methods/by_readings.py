@@ -57,13 +57,14 @@ class ByReadings(Method):
         return torch.stack([self._of_layer(layer) for layer in self._readings(record)]).sum(0)
 
     def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
-        """What each layer contributes to the sum."""
+        """The sum up to each layer, which is the map of a model that ends there."""
         if at is not None:
             raise self.no_query()
         tokens = self.shown(record)
+        sums = torch.stack([self._of_layer(layer) for layer in self._readings(record)]).cumsum(0)
         return [
-            LayerMaps(self.start_layer + index, tokens, self._of_layer(layer).unsqueeze(0))
-            for index, layer in enumerate(self._readings(record))
+            LayerMaps(self.start_layer + index, tokens, each.unsqueeze(0))
+            for index, each in enumerate(sums)
         ]
 
     def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002

@@ -81,13 +81,13 @@ class LibraGrad(Method):
         return self._layers(record).sum(0)
 
     def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
-        """What each layer contributes to the sum."""
+        """The sum up to each layer; the last one is the map."""
         if at is not None:
             raise self.no_query()
         tokens = self.shown(record)
         return [
             LayerMaps(self.start_layer + index, tokens, relevance.unsqueeze(0))
-            for index, relevance in enumerate(self._layers(record))
+            for index, relevance in enumerate(self._layers(record).cumsum(0))
         ]
 
     def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002
