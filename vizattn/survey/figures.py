@@ -91,7 +91,9 @@ def plot_entropy(summary: Summary) -> Figure:
     n_layers, n_heads = mean.shape
     top, words = _most_bits(summary, mean)
     tall = _HEAD + _FOOT + min(7.0, max(1.6, 0.36 * n_heads))
-    figure, axis = _framed(summary, tall, "How widely each head looks: entropy of attention")
+    figure, axis = _framed(
+        summary, tall, "How widely each head looks: entropy of attention, mean over pictures"
+    )
     scale = Normalize(0, top)
     extent = (0.5, n_layers + 0.5, n_heads + 0.5, 0.5)
     axis.set_facecolor(FAINT)
