@@ -13,6 +13,7 @@ from vizattn.errors import ImageError, TargetError
 from vizattn.models import wrap_model
 from vizattn.preprocess import Preprocess
 from vizattn.ui import aim, run
+from vizattn.ui.kept import SHELF
 
 LABELS = ("tabby, tabby cat", "dog", "rocket", "cup", "face")
 
@@ -110,6 +111,7 @@ def test_several_classes_are_several_views_and_what_was_seen_is_not_looked_at_ag
     assert [words.partition(" with")[0] for words in seen] == ["class 'rocket'", "class 'tabby'"]
     assert view["asked"]["target"] == choice
     assert view["answers"]["classes"] == 5
+    assert SHELF.get(view["id"]).payload == view  # what a link to it brings
     monkeypatch.setattr(aim, "capture", None)  # would fail if it were called
     assert aim.offer(None, "tiny", view["id"])["labels"] == list(LABELS)
 
@@ -126,6 +128,6 @@ def test_a_view_of_another_model_is_no_answer(uploaded, named, monkeypatch):
 
 
 def test_an_error_is_what_the_control_says(uploaded):
-    said = run.look_ahead_at(uploaded, "nowhere/nothing", None, None)
+    said = run.open_target(uploaded, "nowhere/nothing", None, None)
     assert "no model named 'nowhere/nothing'" in said["known"]["error"]
-    assert "there is no picture yet" in run.look_ahead_at(None, "x", None, None)["known"]["error"]
+    assert "there is no picture yet" in run.open_target(None, "x", None, None)["known"]["error"]

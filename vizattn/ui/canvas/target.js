@@ -110,6 +110,7 @@ part("kinds").addEventListener("change", ({ target: radio }) => {
 });
 part("text").addEventListener("input", () => choose({ kind: "text", text: part("text").value.trim() }));
 part("text").addEventListener("keydown", event => { if (event.key === "Enter") { open(false); run(); } });
+for (const axis of ["x", "y"]) part(axis).addEventListener("keydown", event => { if (event.key === "Enter") { open(false); run(); } });
 for (const axis of ["x", "y"]) part(axis).addEventListener("input", () => {
   const at = name => (part(name).value === "" ? undefined : Number(part(name).value));
   choose({ kind: "patch", x: at("x"), y: at("y") });
