@@ -227,7 +227,7 @@ def example_name(path: Path) -> str | None:
 def _shown(explanation: Explanation, asked: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a view where Gradio may serve them, and keep it for questions."""
     folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
-    answers = answers_of(explanation.record, explanation.model)
+    answers = answers_of(explanation.record, explanation.model, asked["target"])
     payload = write_view(explanation, folder) | {"asked": asked, "answers": answers}
     payload["files"] = {part: file_data(Path(file)) for part, file in payload["files"].items()}
     keep(explanation, payload, folder)
