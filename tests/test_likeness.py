@@ -137,9 +137,5 @@ def test_the_command_line_takes_one_target_of_any_kind(tmp_path):
     explained = ("explain", picture, "--size", "56", "--method", "gae", "--format", "json")
     done = command_line(*explained, "--target-image", picture, "-o", out)
     assert "for the picture 'dot.png', cosine 1.00: what" in done.stdout, done.stderr
-    done = command_line(*explained, "--target", "patch:3,3", "-o", out)
-    assert "for the patch at row 1, column 1, cosine" in done.stdout
-    done = command_line(*explained, "--target-text", "a cat", "-o", out)
-    assert "has no text tower here" in done.stderr
     done = command_line(*explained, "--target-text", "a cat", "--target", "3", "-o", out)
     assert "each name what is explained; give one" in done.stderr
