@@ -52,6 +52,7 @@ bench: dev chromium ## Measure capture, rollout and the page
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/survey.py
 	$(BIN)/python benchmarks/page.py
 
 docs: dev ## Make the README's pictures again

@@ -161,19 +161,35 @@ def halves(product, left, right):
 
 def propagate(model, pixels, target, rule):
     """x · ∂ỹ/∂x for the seed's ViT by a forward pass with these rules written into it."""
+    x, _, _, logit = propagated(model, pixels, target, rule)
+    return x, float(logit)
+
+
+def propagated(model, pixels, target, rule):
+    """The same of pixels, patch embeddings and the tokens that enter each layer, and the logit."""
     model = copy.deepcopy(model).double()
     x = pixels.double().unsqueeze(0).requires_grad_()
+    norms = fixed_deviation if rule != "plain" else lambda norm, x: norm(x)
+    bend = line_through_zero if rule != "plain" else nn.functional.gelu
     cut, norm, linear, last = model.to_patch_embedding
-    tokens = fixed_deviation(last, linear(fixed_deviation(norm, cut(x))))
-    tokens = torch.cat([model.cls_token.unsqueeze(0), tokens], 1) + model.pos_embedding
+    embedded = norms(last, linear(norms(norm, cut(x))))
+    tokens = torch.cat([model.cls_token.unsqueeze(0), embedded], 1) + model.pos_embedding
+    entering = []
     for attention, feed_forward in model.transformer.layers:
+        entering.append(tokens)
         norm, widen, _, _, narrow, _ = feed_forward.net
-        tokens = tokens + _attend(attention, fixed_deviation(attention.norm, tokens), rule)
-        tokens = tokens + narrow(line_through_zero(widen(fixed_deviation(norm, tokens))))
-    tokens = fixed_deviation(model.transformer.norm, tokens)
+        tokens = tokens + _attend(attention, norms(attention.norm, tokens), rule)
+        tokens = tokens + narrow(bend(widen(norms(norm, tokens))))
+    tokens = norms(model.transformer.norm, tokens)
     pooled = tokens[:, 0] if model.pool == "cls" else tokens.mean(1)
     logit = model.mlp_head(pooled)[0, target]
-    return (x * torch.autograd.grad(logit, x)[0])[0].detach(), float(logit.detach())
+    places = [x, embedded, *entering]
+    found = [
+        (place * gradient)[0].detach()
+        for place, gradient in zip(places, torch.autograd.grad(logit, places), strict=True)
+    ]
+    layers = torch.stack([each.sum(-1) for each in found[2:]])
+    return found[0], found[1].sum(-1), layers, logit.detach()
 
 
 def _attend(attention, x, rule):
@@ -183,14 +199,19 @@ def _attend(attention, x, rule):
     )
     if rule == "cp":
         taken = held((q @ k.mT * attention.scale).softmax(-1)) @ v
+    elif rule == "plain":
+        taken = (q @ k.mT * attention.scale).softmax(-1) @ v
     else:
         weights = (halves(torch.matmul, q, k.mT) * attention.scale).softmax(-1)
         taken = halves(torch.matmul, weights, v)
     return attention.to_out(taken.transpose(1, 2).flatten(2))
 
 
-def legrad(model, pixels, target, blocks, read):
-    """E_l of every layer, [layer, key]: hooks on the blocks, and autograd by the weights."""
+def readings(model, pixels, target, blocks, read, query=None):
+    """Derivative of each layer's reading by its weights, and the weights, ``[head, query, key]``.
+
+    Hooks on the blocks, and autograd by the weights; the mean of all tokens is read, or ``query``.
+    """
     model = copy.deepcopy(model).double()
     for module in model.modules():
         if hasattr(module, "fused_attn"):
@@ -203,9 +224,26 @@ def legrad(model, pixels, target, blocks, read):
         model(pixels.double().unsqueeze(0))
     for hook in hooks:
         hook.remove()
-    maps = []
     for tokens, seen in zip(outputs, weights, strict=True):
-        scalar = read(model, tokens.mean(1))[0, target]
+        scalar = read(model, tokens.mean(1) if query is None else query @ tokens)[0, target]
         gradient = torch.autograd.grad(scalar, seen, retain_graph=True)[0][0]
-        maps.append(gradient.clamp(min=0).mean((0, 1)))
+        yield gradient, seen.detach()[0]
+
+
+def legrad(model, pixels, target, blocks, read):
+    """E_l of every layer, [layer, key]."""
+    found = readings(model, pixels, target, blocks, read)
+    return torch.stack([gradient.clamp(min=0).mean((0, 1)) for gradient, _ in found])
+
+
+def attention_shift(model, pixels, target, blocks, read, query, balance):
+    """e_l / σ_l^balance of every layer, by what a step of attention towards each token changes."""
+    maps = []
+    for gradient, weights in readings(model, pixels, target, blocks, read, query):
+        gain = torch.zeros(weights.shape[-1], dtype=torch.float64)
+        for j in range(len(gain)):
+            moved = -weights.clone()  # (1 - step) of what there is, and the step for token j
+            moved[:, :, j] += 1
+            gain[j] = (gradient * moved).sum()
+        maps.append(gain / gain[1:].std(correction=0) ** balance)
     return torch.stack(maps)

@@ -11,22 +11,25 @@ PACKAGE = Path(__file__).parent.parent / "vizattn"
 FLOORS = {
     "errors": 0,
     "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1, "running": 1,
-    "windows": 1, "operations": 1,
+    "windows": 1, "operations": 1, "masks": 1,
     "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
-    "sliding": 2, "graph": 2, "targets": 2, "propagation": 2, "blocks": 1, "tails": 2,
+    "sliding": 2, "graph": 2, "digits": 2, "outputs": 2, "targets": 3, "operands": 2,
+    "propagation": 2, "blocks": 1, "tails": 2,
     "layers": 3, "models": 3, "layouts": 3, "motions": 3,
-    "gate": 3, "record": 4, "tracer": 4,
+    "gate": 3, "positive": 4, "record": 4, "tracer": 4,
     "methods": 5, "observation": 5,
     "capture": 6, "tracked": 6, "shares": 6,
     "overlay": 7, "batch": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,
-    "readouts": 7, "predictions": 7, "likeness": 8, "gradients": 9,
+    "readouts": 7, "landmarks": 7, "passes": 7, "attribution": 7, "predictions": 7,
+    "likeness": 8, "gradients": 9,
     "drawing": 8,
     "figures": 9, "animation": 9, "explain": 10,
     "recipe": 11, "viewer": 11,
     "export": 12,
-    "ui": 13, "html": 13, "many": 13,
-    "cli": 14,
-    "__main__": 15,
+    "many": 13, "evaluation": 14, "survey": 14,
+    "ui": 15, "html": 15,
+    "cli": 16,
+    "__main__": 17,
 }  # fmt: skip
 
 # Rooms on one floor that look into each other, and why.
@@ -39,7 +42,7 @@ NEIGHBOURS = {
 }
 
 # What may be imported at the top of a module, room by room; everything else waits for its use.
-HEAVY = {"timm", "transformers", "gradio", "matplotlib", "torchvision"}
+HEAVY = {"timm", "transformers", "gradio", "matplotlib", "torchvision", "pyarrow", "ray"}
 
 
 def room_of(path):

@@ -40,7 +40,7 @@ def test_a_patch_is_compared_by_its_output_token_in_pixels_of_the_original(model
     x = model.transform(PICTURE)[0].unsqueeze(0).requires_grad_()
     tokens = headless.forward_features(x)[0]
     token = tokens[1 + 1 * 4 + 2].detach()  # x 70 is 38 into the frame, y 20: row 1, column 2
-    expected = pixel_gradient(tokens[0] @ (token / token.norm()), x)
+    expected = pixel_gradient(torch.cosine_similarity(tokens[0], token, dim=0), x)
     torch.testing.assert_close(record.input_gradients["plain"], expected, rtol=1e-4, atol=1e-6)
     cosine = float(torch.cosine_similarity(tokens[0].detach(), token, dim=0))
     assert record.target == f"the patch at row 2, column 3, cosine {cosine:.2f}"
@@ -55,7 +55,7 @@ def test_a_projection_is_taken_along(headless):
     x = model.transform(PICTURE)[0].unsqueeze(0).requires_grad_()
     tokens = headless.head(headless.forward_features(x)[0])
     token = tokens[7].detach()
-    expected = pixel_gradient(tokens[0] @ (token / token.norm()), x)
+    expected = pixel_gradient(torch.cosine_similarity(tokens[0], token, dim=0), x)
     torch.testing.assert_close(record.input_gradients["plain"], expected, rtol=1e-4, atol=1e-6)
 
 
@@ -133,9 +133,12 @@ def test_of_clip_in_timm_the_projection_is_no_classifier():
 
 def test_the_command_line_takes_one_target_of_any_kind(tmp_path):
     PICTURE.save(tmp_path / "dot.png")
-    picture, out = str(tmp_path / "dot.png"), str(tmp_path / "out")
+    dot_image(64, 64, 9, 50).save(tmp_path / "other.png")
+    picture, other, out = (str(tmp_path / name) for name in ("dot.png", "other.png", "out"))
     explained = ("explain", picture, "--size", "56", "--method", "gae", "--format", "json")
     done = command_line(*explained, "--target-image", picture, "-o", out)
-    assert "for the picture 'dot.png', cosine 1.00: what" in done.stdout, done.stderr
+    assert "the picture 'dot.png' has the very embedding of this picture" in done.stderr
+    done = command_line(*explained, "--target-image", other, "-o", out)
+    assert "for the picture 'other.png', cosine 0." in done.stdout, done.stderr
     done = command_line(*explained, "--target-text", "a cat", "--target", "3", "-o", out)
     assert "each name what is explained; give one" in done.stderr

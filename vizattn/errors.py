@@ -59,8 +59,16 @@ class MethodError(VizattnError, ValueError):
     """A method is not defined for this record, or one of its settings is out of range."""
 
 
+class EvaluationError(VizattnError, ValueError):
+    """Maps cannot be judged with what was given."""
+
+
 class ModelError(VizattnError, RuntimeError):
     """A model or its weights cannot be had."""
+
+
+class SurveyError(VizattnError, RuntimeError):
+    """A survey cannot go on: its folder, its parts or its workers."""
 
 
 class UnknownName(VizattnError, LookupError):

@@ -150,9 +150,9 @@ def record_for(
             f"{method.name} is the same whatever class is asked about, so it takes no target. "
             f"These do: {known}."
         )
-    if not method.needs:
+    if not method.wanted:
         return capture(model, picture)
-    return capture_gradients(model, picture, target, needs=method.needs)
+    return capture_gradients(model, picture, target, needs=method.wanted)
 
 
 def _silent(_share: float, _words: str) -> None:

@@ -30,7 +30,7 @@ _OPAQUE = {
 }
 
 # Only the shape changes between the heads' outputs and the layer that joins them.
-_VIEWS = (
+VIEWS = (
     "Transpose", "TBackward", "View", "UnsafeView", "ReshapeAlias", "Permute", "Clone", "Squeeze",
     "Unsqueeze", "Alias", "ToCopy", "Contiguous", "SwapAxes",
 )  # fmt: skip
@@ -132,14 +132,14 @@ class Graph:
             self.nodes_of([call])
         assert node is not None
         assert call.taken is not None
-        linear = self._after(node, _VIEWS)
+        linear = self._after(node, VIEWS)
         matrix = _matrix(linear)
         n_values = call.taken.shape[-1]
         if matrix is None or linear is None or matrix.shape[0] % n_values:
             raise _unknown_projection(call)
         if not self._joins_heads(node, linear, matrix, call.taken):
             raise _unknown_projection(call)
-        scaled = self._after(linear, _VIEWS)
+        scaled = self._after(linear, VIEWS)
         if scaled is not None and scaled.name().startswith("MulBackward"):
             scale = _scale_of(scaled, matrix.shape[1])
             matrix = matrix if scale is None else matrix * scale

@@ -17,6 +17,7 @@ from vizattn.frame import Frame
 from vizattn.images import ImageSource
 from vizattn.models import VisionModel
 from vizattn.observation import observe, original
+from vizattn.outputs import logits_of
 from vizattn.places import CallPlace
 from vizattn.readouts import block_tokens
 from vizattn.tails import tail_of
@@ -29,7 +30,6 @@ from vizattn.targets import (
     asked_by_name,
     embedding_of,
     has_classes,
-    logits_of,
     pixel_of,
 )
 from vizattn.tracked import Tracked

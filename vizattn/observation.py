@@ -43,6 +43,12 @@ class Observation:
     unrecorded: list[tuple[str, str]]
     output: Any
 
+    @property
+    def on_picture(self) -> list[tuple[AttentionCall, CallPlace]]:
+        """The calls among parts of the picture, each with its place."""
+        both = zip(self.calls, self.places, strict=True)
+        return [(call, place) for call, place in both if place.kind != "outside"]
+
 
 @dataclass(frozen=True)
 class Known:

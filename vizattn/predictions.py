@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vizattn.models import VisionModel
+from vizattn.outputs import logits_of
 from vizattn.record import AttentionRecord
-from vizattn.targets import class_name, logits_of
+from vizattn.targets import class_name
 
 # How many classes are named where somebody is to choose among all of them.
 FIRST = 5

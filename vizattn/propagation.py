@@ -13,6 +13,9 @@ Hooks on the nodes of one graph do this. Nothing is patched, no other gradient i
 hooks are gone when the pass is over. Biases keep what falls to them, so the relevance of all pixels
 need not sum to the target.
 
+LibraGrad (Mehri et al. 2025, section 3.5) comes to the rules of ``cp`` from another side: every
+operation is to be a linear one of its input, exact for this picture.
+
 Sources: Ali et al. 2022, "XAI for Transformers: Better Explanations through Conservative
 Propagation", section 3 (``cp``); Achtibat et al. 2024, "AttnLRP: Attention-Aware Layer-Wise
 Relevance Propagation for Transformers", section 3 (``attn``). Both without the γ rule.

@@ -26,15 +26,23 @@ from vizattn.targets import Goal
 from vizattn.tracked import Tracked
 
 Kept = Sequence[tuple[AttentionCall, CallPlace]]
+Readings = Sequence[tuple[int, AttentionCall]]
 
 
 def read_out(
-    tracked: Tracked, goal: Goal, kept: Kept, nodes: Sequence[Node]
-) -> list[tuple[int, AttentionCall]]:
+    tracked: Tracked, goal: Goal, kept: Kept, nodes: Sequence[Node], *, own: bool = False
+) -> Readings:
     """For every block, an attention call whose gradient is that of a reading after this block.
 
-    Where the tokens are averaged, it is the block's own call; where the model pools them by
-    attention, the pool's call to the tokens of this block. The graph is kept.
+    It is the block's own call, or, where the model pools by attention, the pool's call to the
+    tokens of this block. The graph is kept.
+
+    Args:
+        tracked: A pass that kept what its blocks put out.
+        goal: What is read.
+        kept: The attention calls of the pass.
+        nodes: The nodes of these calls.
+        own: Whether the tokens are read that the model reads at the end; else the mean of all.
 
     Returns:
         The number of the call whose place it has, and the call.
@@ -48,12 +56,20 @@ def read_out(
         blocks = [block_tokens(tracked, name) for name in tracked.blocks]
         return [(last, _pooled(tracked, tail, goal, tokens)) for tokens in blocks]
     found = []
-    for index, (call, _) in enumerate(kept):
+    for index, (call, place) in enumerate(kept):
         tokens = block_tokens(tracked, block_of(tracked.twin, call.module))
-        scalar = (tail(tokens) * goal.direction).sum()
+        scalar = goal.value(tail(tokens, _read(tokens, place) if own else None))
         (gradient,) = Graph(scalar).gradients([nodes[index]], keep=True)
         found.append((index, replace(call, gradient=_upright(gradient, call))))
     return found
+
+
+def _read(tokens: Tensor, place: CallPlace) -> Tensor | None:
+    """The weights of the tokens that the model reads at the end, if they are known."""
+    grid = None if place.queries is None else place.queries.grid
+    if grid is None or grid.n_tokens != tokens.shape[1]:
+        return None
+    return grid.query.to(tokens)
 
 
 def _pooled(tracked: Tracked, tail: Tail, goal: Goal, tokens: Tensor) -> AttentionCall:
@@ -67,7 +83,7 @@ def _pooled(tracked: Tracked, tail: Tail, goal: Goal, tokens: Tensor) -> Attenti
             f"attention calls; one was expected."
         )
     (call,) = recorder.calls
-    graph = Graph((vector * goal.direction).sum())
+    graph = Graph(goal.value(vector))
     (gradient,) = graph.gradients(graph.nodes_of([call]), keep=True)
     call.gradient = _upright(gradient, call)
     return call

@@ -50,7 +50,7 @@ def python_lines(explanation: Explanation, **look: Any) -> str:
 
 
 def _capture_line(explanation: Explanation) -> str:
-    needs, target = explanation.method.needs, explanation.target
+    needs, target = explanation.method.wanted, explanation.target
     if not needs:
         return "record = va.capture(model, image)"
     words, name = "", name_of(target)

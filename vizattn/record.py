@@ -38,7 +38,9 @@ class AttentionRecord(Sequence[Attention]):
             ``plain``, or a rule of relevance propagation (``propagation``).
         readouts: The layers once more, as if the model had been read out after each: their ``g`` is
             the derivative of that reading. Of a model with a pooling head, the head's own attention
-            to the tokens after each layer.
+            to the tokens after each layer. By the word that they were asked for with: ``readouts``
+            of the mean of all tokens, ``readouts:own`` of those that the model reads at the end.
+        extras: What else was asked for, by the word it was asked with (``capture_gradients``).
     """
 
     layers: tuple[Attention, ...]
@@ -50,7 +52,8 @@ class AttentionRecord(Sequence[Attention]):
     target: str = ""
     pixels: Float[Tensor, "3 height width"] | None = None
     input_gradients: Mapping[str, Tensor] = field(default_factory=dict)
-    readouts: tuple[Attention, ...] = ()
+    readouts: Mapping[str, tuple[Attention, ...]] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -107,10 +110,13 @@ class AttentionRecord(Sequence[Attention]):
         path = Path(path)
         path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
         arrays: dict[str, np.ndarray] = {"meta": np.array(json.dumps(self._meta()))}
-        arrays |= _layer_arrays("layer", self.layers) | _layer_arrays("readout", self.readouts)
+        arrays |= _layer_arrays("layer", self.layers)
+        for kind, layers in self.readouts.items():
+            arrays |= _layer_arrays(kind, layers)
         if self.output is not None:
             arrays["output"] = _to_array(self.output)
         arrays |= {f"input.{name}": _to_array(x) for name, x in self.input_gradients.items()}
+        arrays |= {f"extra.{name}": _to_array(x) for name, x in self.extras.items()}
         if self.pixels is not None:
             arrays["pixels"] = _to_array(self.pixels)
         np.savez(path, allow_pickle=False, **arrays)
@@ -158,7 +164,10 @@ class AttentionRecord(Sequence[Attention]):
             "notes": self.notes,
             "target": self.target,
             "layers": [_layer_meta(layer) for layer in self.layers],
-            "readouts": [_layer_meta(layer) for layer in self.readouts],
+            "readouts": {
+                kind: [_layer_meta(layer) for layer in layers]
+                for kind, layers in self.readouts.items()
+            },
         }
 
     @classmethod
@@ -173,13 +182,22 @@ class AttentionRecord(Sequence[Attention]):
             tuple(meta["notes"]),
             meta.get("target", ""),
             torch.from_numpy(arrays["pixels"]) if "pixels" in arrays else None,
+            _tensors_from("input", arrays),
             {
-                name.removeprefix("input."): torch.from_numpy(array)
-                for name, array in arrays.items()
-                if name.startswith("input.")
+                kind: _layers_from(kind, layers, arrays)
+                for kind, layers in meta.get("readouts", {}).items()
             },
-            _layers_from("readout", meta.get("readouts", []), arrays),
+            _tensors_from("extra", arrays),
         )
+
+
+def _tensors_from(kind: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """The tensors whose names begin with a kind, by what follows it."""
+    return {
+        name.removeprefix(f"{kind}."): torch.from_numpy(array)
+        for name, array in arrays.items()
+        if name.startswith(f"{kind}.")
+    }
 
 
 def _layer_arrays(kind: str, layers: Sequence[Attention]) -> dict[str, np.ndarray]:

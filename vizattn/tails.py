@@ -38,10 +38,16 @@ class Tail:
     pool: Step | None
     head: Step
 
-    def __call__(self, tokens: Float[Tensor, "1 token dim"]) -> Float[Tensor, " number"]:
-        """Logits or embedding of these tokens: all of them averaged, or pooled by the model."""
+    def __call__(
+        self, tokens: Float[Tensor, "1 token dim"], weights: Float[Tensor, " token"] | None = None
+    ) -> Float[Tensor, " number"]:
+        """Logits or embedding of these tokens: their mean by weights, or pooled by the model.
+
+        Without weights all tokens count alike.
+        """
         if self.pool is None:
-            return self.head(self.norm(tokens.mean(1)))[0]
+            mean = tokens.mean(1) if weights is None else weights @ tokens
+            return self.head(self.norm(mean))[0]
         return self.head(self.pool(self.norm(tokens)))[0]
 
 

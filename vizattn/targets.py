@@ -2,16 +2,18 @@
 
 A model with classes gives a logit for each; never a probability, because one that is near 1 hardly
 moves any more and its gradient shows what speaks against the other classes. A model without classes
-gives an embedding, and the number is how far it reaches along a direction: its own, which is held
-fixed, or that of another embedding. Such others are asked for by name: ``patch:412,230`` (the patch
+gives an embedding, and the number is how far it reaches along its own direction, which is held
+fixed, or the cosine of its angle with another embedding. A cosine and not a product: most of what
+makes an embedding long makes it like nothing more than like anything else, and a map of the product
+shows that. Such others are asked for by name: ``patch:412,230`` (the patch
 of the same picture under this pixel), ``picture:dog.jpg``, and ``text:a cat`` for models that were
 trained with text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 
 from vizattn.errors import TargetError
 from vizattn.grid import TokenGrid
+from vizattn.outputs import vector_of
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,11 @@ class Compared:
 Target = int | str | Tensor | Compared
 """A class by index or name; ``patch:X,Y``, ``picture:FILE`` or ``text:WORDS``; an embedding."""
 
+# Above this cosine two embeddings are one, and what is left of its derivative is rounding.
+_SAME = 1 - 1e-5
+
 # What a name begins with, before a colon, that is no class.
 PATCH, PICTURE, TEXT = "patch", "picture", "text"
-
-# Names that libraries give to the layer that makes logits.
-_HEADS = ("head", "heads", "fc", "classifier", "mlp_head", "linear_head")
-
-# Fields of transformers' outputs, in the order in which they are believed.
-_LOGITS, _POOLED, _TOKENS = "logits", ("image_embeds", "pooler_output"), "last_hidden_state"
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,40 @@ class Goal:
         scalar: The number, with its graph.
         words: What it is, for a sentence.
         direction: What the model's vector is multiplied with to get it.
+        is_cosine: Whether only the vector's direction counts, and not its length.
+        is_logit: Whether it is a class's logit.
     """
 
     scalar: Float[Tensor, ""]
     words: str
     direction: Float[Tensor, " number"]
+    is_cosine: bool = False
+    is_logit: bool = False
+
+    @classmethod
+    def of(
+        cls, vector: Tensor, words: str, direction: Tensor, *, is_cosine: bool = False,
+        is_logit: bool = False,
+    ) -> Goal:  # fmt: skip
+        """The goal that a vector of the model is asked for."""
+        goal = cls(vector.new_zeros(()), words, direction, is_cosine, is_logit)
+        return replace(goal, scalar=goal.value(vector))
+
+    def value(self, vectors: Float[Tensor, "*many number"]) -> Float[Tensor, "*many"]:
+        """The number in any vectors of the model."""
+        if self.is_cosine:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return (vectors * self.direction.to(vectors)).sum(-1)
+
+    def share(
+        self, vectors: Float[Tensor, "*many number"], *, is_multi_label: bool = False
+    ) -> Float[Tensor, "*many"]:
+        """The same on a scale that ends at 1: the class's probability, or the cosine."""
+        if not self.is_logit:
+            return replace(self, is_cosine=True).value(vectors)
+        if is_multi_label:
+            return self.value(vectors).sigmoid()
+        return self.value(vectors.softmax(-1))
 
 
 def goal_of(
@@ -88,7 +117,7 @@ def goal_of(
     Raises:
         TargetError: There is no such class, or the model has none.
     """
-    vector, is_logits = _read(output, module, labels, grid)
+    vector, is_logits = vector_of(output, module, labels, grid)
     if isinstance(target, Compared):
         if is_logits:
             raise has_classes(module, target.words)
@@ -104,7 +133,7 @@ def goal_of(
             f"embedding, or compare it with patch:X,Y, picture:FILE or another embedding."
         )
     own = _unit(vector)
-    return Goal((vector * own).sum(), "the embedding along its own direction", own)
+    return Goal.of(vector, "the embedding along its own direction", own)
 
 
 def asked_by_name(target: Target | None) -> tuple[str, str]:
@@ -155,21 +184,10 @@ def embedding_of(
     Raises:
         TargetError: The model has classes, or nothing of the kind was found.
     """
-    vector, is_logits = _read(output, module, labels, grid)
+    vector, is_logits = vector_of(output, module, labels, grid)
     if is_logits:
         raise has_classes(module, "another")
     return vector.detach()
-
-
-def logits_of(
-    output: Any, module: nn.Module, labels: Sequence[str] = ()
-) -> Float[Tensor, " class"] | None:
-    """The logits in what a model returned for one picture; ``None`` where it has no classes."""
-    try:
-        vector, is_logits = _read(output, module, labels, None)
-    except TargetError:
-        return None
-    return vector.detach() if is_logits else None
 
 
 def class_name(index: int, labels: Sequence[str], count: int) -> str:
@@ -217,7 +235,8 @@ def _logit(vector: Tensor, labels: Sequence[str], target: int | str | None) -> G
     top = ", the top class," if target is None else ""
     logit, one_hot = float(vector[index].detach()), torch.zeros_like(vector.detach())
     one_hot[index] = 1
-    return Goal(vector[index], f"class {name}{top} with logit {logit:.3g}", one_hot)
+    words = f"class {name}{top} with logit {logit:.3g}"
+    return Goal.of(vector, words, one_hot, is_logit=True)
 
 
 def _towards(vector: Tensor, other: Tensor, words: str) -> Goal:
@@ -228,75 +247,16 @@ def _towards(vector: Tensor, other: Tensor, words: str) -> Goal:
         )
     direction = _unit(other.flatten().to(vector))
     cosine = float(_unit(vector) @ direction)
-    return Goal((vector * direction).sum(), f"{words}, cosine {cosine:.2f}", direction)
+    if cosine > _SAME:
+        raise TargetError(
+            f"{words} has the very embedding of this picture, so nothing can make it more alike "
+            f"and every map would show rounding. Leave the target out to ask what made the "
+            f"embedding."
+        )
+    return Goal.of(vector, f"{words}, cosine {cosine:.2f}", direction, is_cosine=True)
 
 
 def _unit(vector: Tensor) -> Tensor:
     vector = vector.detach()
     length: Tensor = torch.linalg.vector_norm(vector)
     return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)
-
-
-def _read(
-    output: Any, module: nn.Module, labels: Sequence[str], grid: TokenGrid | None
-) -> tuple[Tensor, bool]:
-    """One vector for the picture, and whether it holds logits."""
-    found, is_logits = _tensor_of(output, module), False
-    if isinstance(output, Mapping):
-        is_logits = _LOGITS in output
-    if found.dim() == 4:  # a map of patches, channels first
-        found = found.flatten(2).mT
-    if found.dim() == 3 and found.shape[0] == 1:
-        weights = found.new_full((found.shape[1],), 1 / found.shape[1])
-        if grid is not None and grid.n_tokens == found.shape[1]:
-            weights = grid.query.to(found)
-        return weights @ found[0], False
-    if found.dim() != 2 or found.shape[0] != 1:
-        raise TargetError(
-            f"{type(module).__name__} returned a tensor of shape {tuple(found.shape)}; what can be "
-            f"asked about is logits or an embedding, [1, number], or tokens, [1, token, number]."
-        )
-    return found[0], is_logits or _is_logits(module, found.shape[1], labels)
-
-
-def _tensor_of(output: Any, module: nn.Module) -> Tensor:
-    if isinstance(output, Mapping):
-        for name in (_LOGITS, *_POOLED, _TOKENS):
-            found = output.get(name)
-            if isinstance(found, Tensor):
-                return found
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    if isinstance(output, Tensor):
-        return output
-    raise TargetError(
-        f"{type(module).__name__} returned {type(output).__name__}, in which no logits and no "
-        f"embedding were found. Methods that need no target, such as rollout, work."
-    )
-
-
-def _is_logits(module: nn.Module, count: int, labels: Sequence[str]) -> bool:
-    if labels:
-        return len(labels) == count
-    if _ends_in_projection(module):
-        return False
-    declared = getattr(module, "num_classes", None)
-    if isinstance(declared, int):
-        return declared == count
-    heads = (getattr(module, name, None) for name in _HEADS)
-    layers = [part for head in heads if isinstance(head, nn.Module) for part in head.modules()]
-    return any(isinstance(part, nn.Linear) and part.out_features == count for part in layers)
-
-
-def _ends_in_projection(module: nn.Module) -> bool:
-    """Whether what looks like a head projects into the space that CLIP shares with text.
-
-    Timm keeps the projection where classifiers are, and counts its numbers as classes; models of
-    CLIP that were fine-tuned to classes say so in their tag. open_clip puts a head on timm's.
-    """
-    if hasattr(module, "trunk"):
-        return True
-    config: Any = getattr(module, "pretrained_cfg", None) or {}
-    name, tag = str(config.get("architecture", "")), str(config.get("tag", ""))
-    same = getattr(module, "num_classes", None) == config.get("num_classes")
-    return "clip" in name and "ft" not in tag.split("_") and same

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from vizattn.observation import (
     run_module,
     signature_of,
 )
+from vizattn.operands import Operands
 from vizattn.recorder import Recorder
 
 
@@ -43,12 +44,18 @@ class Tracked:
         leaf: The pixels that went in, ``[1, 3, height, width]``.
         twin: The module that ran.
         blocks: What each block put out, by the name of the block, where that was asked for.
+        entered: What went into each block, likewise.
+        made: What the parts of the model put out, where that was asked for.
+        operands: What sums and products were made of, likewise.
     """
 
     seen: Observation
     leaf: Tensor
     twin: nn.Module
     blocks: dict[str, Any]
+    entered: dict[str, Any]
+    made: list[Tensor]
+    operands: Operands | None
 
 
 def track(
@@ -58,11 +65,22 @@ def track(
     readout: str = "",
     *,
     with_blocks: bool = False,
+    with_parts: bool = False,
+    with_operands: bool = False,
 ) -> Tracked:
     """Run a module once on the pixels of one picture, ``[3, height, width]``, with gradients.
 
     Whether the caller has switched gradients off does not matter. The first time, a plain pass
     finds out where the tokens lie.
+
+    Args:
+        module: The module.
+        pixels: What it is shown.
+        inputs: Further keyword arguments of its forward pass.
+        readout: How it reads its tokens out, where that is known.
+        with_blocks: Whether to keep what goes into each block and comes out of it.
+        with_parts: Whether to keep what all parts of the module put out.
+        with_operands: Whether to note what sums and products are made of.
 
     Raises:
         CaptureError: The module cannot be differentiated, or attends in another way then.
@@ -73,10 +91,15 @@ def track(
     _refuse_inference(module)
     twin = _twin(module)
     known = known_of(module, pixels, inputs, readout) or _look(module, pixels, inputs, readout)
-    tracked = _run(twin, pixels, inputs, known, with_blocks=with_blocks)
+    kept = {
+        "with_blocks": with_blocks,
+        "with_parts": with_parts,
+        "with_operands": with_operands,
+    }
+    tracked = _run(twin, pixels, inputs, known, **kept)
     if signature_of(tracked.seen.calls) != known.signature:  # this time it went another way
         known = _look(module, pixels, inputs, readout)
-        tracked = _run(twin, pixels, inputs, known, with_blocks=with_blocks)
+        tracked = _run(twin, pixels, inputs, known, **kept)
     if signature_of(tracked.seen.calls) != known.signature:
         raise CaptureError(
             f"{type(module).__name__} made {len(tracked.seen.calls)} attention calls with "
@@ -87,7 +110,14 @@ def track(
 
 
 def _run(
-    twin: nn.Module, pixels: Tensor, inputs: dict[str, Any], known: Known, *, with_blocks: bool
+    twin: nn.Module,
+    pixels: Tensor,
+    inputs: dict[str, Any],
+    known: Known,
+    *,
+    with_blocks: bool,
+    with_parts: bool,
+    with_operands: bool,
 ) -> Tracked:
     """One pass with gradients; whether it made the calls that are known is still to be asked."""
     with torch.inference_mode(False), torch.enable_grad():
@@ -95,11 +125,15 @@ def _run(
         batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
         leaf = batch.detach().clone().requires_grad_()
         recorder = Recorder(twin, keep_outputs=True)
+        passed = _Passed()
         names = _blocks(twin, known) if with_blocks else []
-        with _outputs_of(twin, names) as blocks, Gate(recorder) if known.by_gate else recorder:
+        watched = _watching(twin, names, passed, with_parts=with_parts)
+        operands = Operands() if with_operands else None
+        gate = Gate(recorder) if known.by_gate else recorder
+        with watched, operands or nullcontext(), gate:
             output = run_module(twin, leaf, inputs)
     seen = Observation(recorder.calls, known.places, recorder.unrecorded, output)
-    return Tracked(seen, leaf, twin, blocks)
+    return Tracked(seen, leaf, twin, passed.blocks, passed.entered, passed.made, operands)
 
 
 def _blocks(module: nn.Module, known: Known) -> list[str]:
@@ -111,20 +145,38 @@ def _blocks(module: nn.Module, known: Known) -> list[str]:
     return names
 
 
+@dataclass(frozen=True)
+class _Passed:
+    """What parts of a module took in and put out; the same as ``Tracked`` names it."""
+
+    blocks: dict[str, Any] = field(default_factory=dict)
+    entered: dict[str, Any] = field(default_factory=dict)
+    made: list[Tensor] = field(default_factory=list)
+
+    def block(self, name: str, _module: nn.Module, inputs: Any, output: Any) -> None:
+        """Note what passed a block; a hook."""
+        self.blocks[name] = output
+        self.entered[name] = inputs[0] if inputs else None
+
+    def part(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        """Note what any part put out; a hook."""
+        if isinstance(output, Tensor):
+            self.made.append(output)
+
+
 @contextmanager
-def _outputs_of(module: nn.Module, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What some parts of a module return; the hooks are gone afterwards, whatever happens."""
-    found: dict[str, Any] = {}
-
-    def keep(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        found[name] = output
-
+def _watching(
+    module: nn.Module, names: Iterable[str], passed: _Passed, *, with_parts: bool
+) -> Iterator[None]:
+    """Note what passes some parts of a module; the hooks are gone afterwards, whatever happens."""
     hooks = [
-        module.get_submodule(name).register_forward_hook(partial(keep, name))
+        module.get_submodule(name).register_forward_hook(partial(passed.block, name))
         for name in dict.fromkeys(names)
     ]
+    if with_parts:
+        hooks += [part.register_forward_hook(passed.part) for part in module.modules()]
     try:
-        yield found
+        yield
     finally:
         for hook in hooks:
             hook.remove()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vizattn.cli import check, explain, methods, serve
+from vizattn.cli import check, explain, judge, methods, serve, survey
 from vizattn.cli.console import errors, out
 from vizattn.errors import VizattnError
 
@@ -28,6 +28,8 @@ _ANY_FLAG = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_ANY_FLAG)(explain.explain)
 app.command()(methods.methods)
 app.command()(check.check)
+app.command()(judge.judge)
+app.command()(survey.survey)
 app.command("app")(serve.serve)
 
 

@@ -86,7 +86,7 @@ class Asked:
             pixels: What the model takes of them, ``[batch, 3, height, width]``.
             frames: Which part of its picture each shows.
         """
-        if self.method.needs:  # a backward pass belongs to one picture
+        if self.method.wanted:  # a backward pass belongs to one picture
             return [record_for(self.model, image, self.method, self.target) for image in images]
         return capture_prepared(self.model, pixels, frames)
 
@@ -107,6 +107,7 @@ class Outcome:
 
 
 Progress = Callable[[int], None]
+Look = Callable[[Sequence[Image.Image], Tensor, Sequence[Frame]], list[AttentionRecord]]
 
 
 def explain_many(
@@ -143,7 +144,7 @@ def explain_many(
     written = 0
     for done in _explained(to_do, folder, asked, batch, workers):
         if isinstance(done, Failed):
-            if not written and _is_of_all(done.error):
+            if not written and is_of_all(done.error):
                 raise done.error
             failed.append(done)
         else:
@@ -153,7 +154,8 @@ def explain_many(
     return Outcome(written, skipped, tuple(sorted(failed, key=lambda each: each.source.name)))
 
 
-def _is_of_all(error: Exception) -> bool:
+def is_of_all(error: Exception) -> bool:
+    """Whether an error on the first picture says that what is asked cannot be done on any."""
     return isinstance(error, VizattnError) and not isinstance(error, _OF_A_PICTURE)
 
 
@@ -199,7 +201,7 @@ def _finished(writing: dict[Future[list[Path]], Source], most: int) -> Iterator[
 
 def _look(ready: list[Prepared], asked: Asked) -> Iterator[tuple[Source, Explanation] | Failed]:
     """What is seen in the pictures of a batch, which stand for each other where they can."""
-    for picture, record in zip(ready, _records(ready, asked), strict=True):
+    for picture, record in zip(ready, records_of(ready, asked.look), strict=True):
         if isinstance(record, Failed):
             yield record
             continue
@@ -217,16 +219,21 @@ def _look(ready: list[Prepared], asked: Asked) -> Iterator[tuple[Source, Explana
         )
 
 
-def _records(ready: list[Prepared], asked: Asked) -> list[AttentionRecord | Failed]:
-    """A record of each; where a batch fails, of those that do not fail alone."""
+def records_of(ready: list[Prepared], look: Look) -> list[AttentionRecord | Failed]:
+    """A record of each picture of a batch; where it fails, of those that do not fail alone.
+
+    Args:
+        ready: The pictures, of one size as the model takes them.
+        look: Makes a record of each from the pictures, their pixels, and the part each shows.
+    """
     pixels = torch.stack([picture.pixels for picture in ready])
     try:
         images, frames = [each.image for each in ready], [each.frame for each in ready]
-        return list(asked.look(images, pixels, frames))
+        return list(look(images, pixels, frames))
     except Exception as error:  # whatever a model says of a picture that it cannot take
         if len(ready) == 1:
             return [Failed(ready[0].source, error)]
-    return [record for picture in ready for record in _records([picture], asked)]
+    return [record for picture in ready for record in records_of([picture], look)]
 
 
 def _write(source: Source, explanation: Explanation, folder: Path, asked: Asked) -> list[Path]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from vizattn.errors import UnknownName
 from vizattn.methods.attention_gradcam import AttentionGradCAM
+from vizattn.methods.attention_shift import AttentionShift
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.beyond_intuition import BeyondIntuition
 from vizattn.methods.gae import GAE
+from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
+from vizattn.methods.integrated import IntegratedGradients
 from vizattn.methods.legrad import LeGrad
+from vizattn.methods.libragrad import LibraGrad
 from vizattn.methods.lrp import CPLRP
 from vizattn.methods.query import Asker, Pixel, Query, percent
 from vizattn.methods.raw import RawAttention
+from vizattn.methods.rise import RISE
 from vizattn.methods.rollout import Rollout
 from vizattn.methods.settings import Setting, parse_settings, settings
+from vizattn.methods.transformer_attribution import TransformerAttribution
 from vizattn.methods.value_norms import ValueNormRollout, ValueNorms
 
 # Name -> recipe, in the order in which they are offered.
@@ -27,10 +34,17 @@ METHODS: dict[str, type[Method]] = {
         ValueNormRollout,
         GAE,
         GradientRollout,
+        TransformerAttribution,
+        BeyondIntuition,
         LeGrad,
+        AttentionShift,
         AttentionGradCAM,
+        GradCAM,
         CPLRP,
         AttnLRP,
+        LibraGrad,
+        IntegratedGradients,
+        RISE,
         GradientInput,
     )
 }
@@ -51,19 +65,26 @@ __all__ = [
     "CPLRP",
     "GAE",
     "METHODS",
+    "RISE",
     "Asker",
     "AttentionGradCAM",
+    "AttentionShift",
     "AttnLRP",
+    "BeyondIntuition",
+    "GradCAM",
     "GradientInput",
     "GradientRollout",
+    "IntegratedGradients",
     "LayerMaps",
     "LeGrad",
+    "LibraGrad",
     "Method",
     "Pixel",
     "Query",
     "RawAttention",
     "Rollout",
     "Setting",
+    "TransformerAttribution",
     "ValueNormRollout",
     "ValueNorms",
     "find_method",

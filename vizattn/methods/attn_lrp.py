@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vizattn.methods.by_pixels import ByPixels
+from vizattn.methods.by_pixels import ByPixels, where
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,5 @@ class AttnLRP(ByPixels):
     )
     needs: ClassVar[tuple[str, ...]] = ("attn",)
     says: ClassVar[str] = "Relevance propagation through attention"
+
+    of: str = where()

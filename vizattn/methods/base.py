@@ -52,7 +52,9 @@ class Method(ABC):
         is_signed: Whether values below zero mean something: what speaks against the target.
         has_query: Whether it matters who asks; else the target alone decides.
         is_share: Whether values are shares of a whole, so that a percentage says something.
-        needs: What a record has to hold beside attention, as ``capture_gradients`` names it.
+        needs: What a record has to hold beside attention, as ``capture_gradients`` names it; of a
+            method with its settings it is ``wanted``.
+        is_slow: Whether it takes many passes through the model.
     """
 
     name: ClassVar[str]
@@ -66,10 +68,16 @@ class Method(ABC):
     has_query: ClassVar[bool] = True
     is_share: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ()
+    is_slow: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for known in settings(type(self)):
             known.check(getattr(self, known.name))
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """``needs`` of these settings, where settings decide."""
+        return self.needs
 
     @abstractmethod
     def asked(self, record: AttentionRecord) -> Attention:
@@ -122,7 +130,7 @@ class Method(ABC):
             "query": asked.made,
             "notes": list(record.notes),
         }
-        if self.needs and record.target:
+        if self.wanted and record.target:
             made["target"] = record.target
         read = reading if self.is_share else reading_of_values
         said = read(tokens.grid, relevance, asked.words)

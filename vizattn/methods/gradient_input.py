@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vizattn.methods.by_pixels import ByPixels
+from vizattn.methods.by_pixels import ByPixels, where
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,5 @@ class GradientInput(ByPixels):
     )
     needs: ClassVar[tuple[str, ...]] = ("plain",)
     says: ClassVar[str] = "Gradient × input"
+
+    of: str = where()

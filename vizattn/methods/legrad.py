@@ -23,19 +23,16 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from vizattn.errors import MethodError
 from vizattn.layers import Attention
-from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.by_readings import ByReadings
 from vizattn.methods.downward import start_layer
-from vizattn.methods.query import Asker, placed
-from vizattn.methods.tiles import gradient_tiles, why_no_weights
-from vizattn.places import Tokens
-from vizattn.record import AttentionRecord
+from vizattn.methods.query import placed
+from vizattn.methods.tiles import gradient_tiles
 from vizattn.windows import put
 
 
 @dataclass(frozen=True)
-class LeGrad(Method):
+class LeGrad(ByReadings):
     """Sum over layers of what attention would do for a reading after each of them."""
 
     name: ClassVar[str] = "legrad"
@@ -55,72 +52,13 @@ class LeGrad(Method):
         "A_l: attention of layer l; s_l: the target read out after layer l; ⁺: negative entries "
         "are 0"
     )
-    class_agnostic: ClassVar[bool] = False
-    is_share: ClassVar[bool] = False
-    has_query: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("readouts",)
+    says: ClassVar[str] = "LeGrad"
 
     start_layer: int = start_layer()
 
-    def asked(self, record: AttentionRecord) -> Attention:
-        """The last reading; the target alone decides."""
-        return self._readings(record)[-1]
-
-    def shown(self, record: AttentionRecord) -> Tokens:
-        """The tokens of the last reading, which all readings share."""
-        layer = self.asked(record)
-        return placed(layer, layer.keys)
-
-    def __call__(
-        self,
-        record: AttentionRecord,
-        query: Float[Tensor, " query"],  # noqa: ARG002
-    ) -> Float[Tensor, " token"]:
-        """The sum over layers from ``start_layer`` on."""
-        return torch.stack([self._sensitivity(layer) for layer in self._readings(record)]).sum(0)
-
-    def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
-        """What each layer contributes to the sum."""
-        if at is not None:
-            raise self.no_query()
-        tokens = self.shown(record)
-        return [
-            LayerMaps(self.start_layer + index, tokens, self._sensitivity(layer).unsqueeze(0))
-            for index, layer in enumerate(self._readings(record))
-        ]
-
-    def describe(self, record: AttentionRecord, query: str) -> str:  # noqa: ARG002
-        """``LeGrad over 12 layers for class 3: where more attention would raise it``."""
-        count = len(self._readings(record))
-        over = f"{count} layer{'s' * (count > 1)}"
-        return f"LeGrad over {over} for {record.target}: where more attention would raise it"
-
-    def _readings(self, record: AttentionRecord) -> tuple[Attention, ...]:
-        if not record.readouts:
-            raise MethodError(
-                f"{self.name} needs the model read out after each layer, and this record has no "
-                f"such readings. Capture it with capture_gradients(model, image, target, "
-                f"needs=['readouts'])."
-            )
-        if self.start_layer >= len(record.readouts):
-            raise MethodError(
-                f"got start_layer {self.start_layer} of a model with {len(record.readouts)} "
-                f"layers; at least one layer has to stay."
-            )
-        readings = record.readouts[self.start_layer :]
-        grids = {placed(layer, layer.keys).grid for layer in readings}
-        if len(grids) > 1:
-            raise MethodError(
-                f"{self.name} adds up the maps of layers, and those of {record.model} have "
-                f"different grids. GAE passes from one to the other."
-            )
-        return readings
-
-    def _sensitivity(self, layer: Attention) -> Float[Tensor, " key"]:
+    def _of_layer(self, layer: Attention) -> Float[Tensor, " key"]:
         """Positive derivatives by all weights, averaged over heads and queries."""
-        why = why_no_weights(layer)
-        if why:
-            raise MethodError(f"{self.name} is not defined in {layer.name}: {why}.")
         numbers = placed(layer, layer.keys).numbers()
         _, n_queries, n_keys = layer.core_shape
         given = torch.zeros(layer.n_windows, n_keys)

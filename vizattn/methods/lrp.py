@@ -7,7 +7,8 @@ as a line through zero (``propagation``). Without biases and learnt tokens the m
 the target exactly; with them, they keep what falls to them.
 
 Source: Ali et al. 2022, "XAI for Transformers: Better Explanations through Conservative
-Propagation", ICML, section 3.
+Propagation", ICML, section 3. The rules of LibraGrad's input × gradient (Mehri et al. 2025) are the
+same.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vizattn.methods.by_pixels import ByPixels
+from vizattn.methods.by_pixels import ByPixels, where
 
 
 @dataclass(frozen=True)
@@ -41,3 +42,5 @@ class CPLRP(ByPixels):
     )
     needs: ClassVar[tuple[str, ...]] = ("cp",)
     says: ClassVar[str] = "Relevance propagation"
+
+    of: str = where()

@@ -5,6 +5,7 @@ from __future__ import annotations
 # Name -> label; the first is the default.
 MODELS: dict[str, str] = {
     "vizattn/dinov2-small": "DINOv2 ViT-S/14",
+    "vizattn/digits": "Digits ViT-XS/8",
     "timm/vit_small_patch14_reg4_dinov2.lvd142m": "DINOv2 ViT-S/14 with registers",
     "timm/vit_base_patch14_reg4_dinov2.lvd142m": "DINOv2 ViT-B/14 with registers",
     "timm/vit_small_patch16_dinov3.lvd1689m": "DINOv3 ViT-S/16",

@@ -15,6 +15,10 @@ from vizattn.models.fitting import load_checkpoint
 from vizattn.models.from_timm import build_timm, convert_timm
 from vizattn.models.vision import Request, VisionModel
 from vizattn.preprocess import Preprocess
+from vizattn.vit import ViT
+
+# What the configuration calls the transformer of ``vit``; other names are timm's.
+SEED = "vizattn.ViT"
 
 
 def assets() -> Path:
@@ -44,6 +48,8 @@ def load_embedded(request: Request) -> VisionModel:
     config = json.loads((folder / "config.json").read_text())
 
     def build(_n_classes: int | None) -> nn.Module:
+        if config["architecture"] == SEED:
+            return ViT(**config["model_args"]).eval()
         return build_timm(config["architecture"], **config["model_args"], num_classes=0)
 
     report = None
@@ -55,7 +61,10 @@ def load_embedded(request: Request) -> VisionModel:
             _load_shards(module, folder)
     transform = _preprocess(dict(config["input"]), request.size)
     notes = request.notes(report)
-    return VisionModel(module, transform, (), request.full_name, config["label"], notes, "", report)
+    return VisionModel(
+        module, transform, tuple(config.get("classes", ())), request.full_name, config["label"],
+        notes, "", report, is_multi_label=config.get("is_multi_label", False),
+    )  # fmt: skip
 
 
 def _load_shards(module: nn.Module, folder: Path) -> None:

@@ -26,7 +26,10 @@ from vizattn.viewer import write_view
 Tell = Callable[[float, str], None]
 """Called with a share from 0 to 1 and what is being done."""
 
-EXAMPLES = ("chelsea.jpg", "astronaut.jpg", "coffee.jpg", "rocket.jpg")
+EXAMPLES = (
+    "chelsea.jpg", "astronaut.jpg", "coffee.jpg", "rocket.jpg", "digits-2678.png",
+    "digits-3469.png",
+)  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
