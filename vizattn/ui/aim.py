@@ -110,7 +110,7 @@ def answers_of(record: AttentionRecord, model: VisionModel, choice: Any = None) 
     return {
         "classes": count,
         "chosen": [[each, class_name(each, model.labels, count)] for each in chosen],
-        "top": [[each.index, each.name, float(f"{each.probability:.4g}")] for each in top],
+        "top": [[each.index, each.name, each.probability] for each in top],
         "text": model.text is not None,
     }
 

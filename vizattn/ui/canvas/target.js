@@ -49,7 +49,7 @@ function openRow({ index, title }, at) {
   node.setAttribute("role", "option");
   node.dataset.at = at;
   node.append(make("i", "tick"), make("span", "name", index === "own" ? word("targetTop") : fullName(index)));
-  if (index !== "own" && labels?.length) node.append(make("span", "number", String(index)));
+  if (index !== "own" && labels?.length && labels[index] !== String(index)) node.append(make("span", "number", String(index)));
   if (share !== undefined) {
     node.append(make("b", "", percentOfWhole(share)));
     node.style.setProperty("--share", share);
