@@ -98,8 +98,8 @@ def patch_embedding(
 ) -> Compared:
     """What the model makes of one patch of the picture that it is looking at.
 
-    The patch's token after the last layer goes through what the model does with the token it reads
-    out: its last normalisation and its projection. A pooling head mixes tokens and is left out.
+    The patch's token after the last layer is read out alone, as if the model had no other: through
+    its last normalisation, its pooling head if it has one, and its projection.
 
     Args:
         tracked: The forward pass, with what blocks put out.
@@ -120,9 +120,9 @@ def patch_embedding(
     here = on_picture(place, frame, (tracked.leaf.shape[-2], tracked.leaf.shape[-1])).queries
     assert here is not None
     row, col = here.frame.patch_at(x, y, here.grid.rows, here.grid.cols)
+    index = here.grid.patch_index(row, col)
     with torch.no_grad():
-        token = tokens[:, here.grid.patch_index(row, col)].detach()
-        vector = tail.head(tail.norm(token))[0]
+        vector = tail(tokens[:, index : index + 1].detach())
     words = f"the patch at row {row + 1}, column {col + 1}"
     return Compared(vector, words, f"{PATCH}:{asked}")
 

@@ -274,5 +274,5 @@ def photos():
     from vizattn.ui.run import examples
 
     found = examples()
-    assert len(found) == 4
+    assert len(found) == 6
     return found

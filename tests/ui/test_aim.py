@@ -13,6 +13,7 @@ from vizattn.errors import ImageError, TargetError
 from vizattn.models import wrap_model
 from vizattn.preprocess import Preprocess
 from vizattn.ui import aim, run
+from vizattn.ui.kept import SHELF
 
 LABELS = ("tabby, tabby cat", "dog", "rocket", "cup", "face")
 
@@ -95,7 +96,7 @@ def test_a_model_without_classes_offers_none_and_says_whether_it_takes_a_text(
     model = wrap_model(module, Preprocess(64, 64), text=lambda _text: torch.ones(192))
     monkeypatch.setattr(aim, "model_named", lambda _name: model)
     assert aim.offer(uploaded, "tiny", None) == {
-        "classes": 0, "top": [], "text": True, "labels": [],
+        "classes": 0, "chosen": [], "top": [], "text": True, "labels": [],
     }  # fmt: skip
 
 
@@ -110,6 +111,8 @@ def test_several_classes_are_several_views_and_what_was_seen_is_not_looked_at_ag
     assert [words.partition(" with")[0] for words in seen] == ["class 'rocket'", "class 'tabby'"]
     assert view["asked"]["target"] == choice
     assert view["answers"]["classes"] == 5
+    assert view["answers"]["chosen"] == [[2, "rocket"], [0, "tabby"]]
+    assert SHELF.get(view["id"]).payload == view  # what a link to it brings
     monkeypatch.setattr(aim, "capture", None)  # would fail if it were called
     assert aim.offer(None, "tiny", view["id"])["labels"] == list(LABELS)
 
@@ -126,6 +129,6 @@ def test_a_view_of_another_model_is_no_answer(uploaded, named, monkeypatch):
 
 
 def test_an_error_is_what_the_control_says(uploaded):
-    said = run.look_ahead_at(uploaded, "nowhere/nothing", None, None)
+    said = run.open_target(uploaded, "nowhere/nothing", None, None)
     assert "no model named 'nowhere/nothing'" in said["known"]["error"]
-    assert "there is no picture yet" in run.look_ahead_at(None, "x", None, None)["known"]["error"]
+    assert "there is no picture yet" in run.open_target(None, "x", None, None)["known"]["error"]

@@ -79,6 +79,8 @@ def test_classes_are_found_by_name_chosen_by_keys_and_shown_side_by_side(
     assert len(said) == 2
     assert "for class 'boat' with logit" in said[0]
     assert "for class 'dog' with logit" in said[1]
+    page.click(".va-picker .thumbs button >> nth=1")  # another picture: its names are known still
+    assert page.inner_text('.va-target [data-part="open"]') == "boat, dog"
     page.wait_for_url("**target=**view=compare**")
     fresh = new_page()
     fresh.goto(page.url)

@@ -20,7 +20,7 @@ from vizattn.images import open_image
 from vizattn.models import VisionModel
 from vizattn.predictions import predictions_of
 from vizattn.record import AttentionRecord
-from vizattn.targets import PATCH, PICTURE, TEXT, Target
+from vizattn.targets import PATCH, PICTURE, TEXT, Target, class_name
 from vizattn.ui.kept import MODEL, SHELF
 
 # As many maps as fit side by side, and letters of a text: towers read fewer words than that.
@@ -99,12 +99,18 @@ def linkable(choice: Any) -> dict[str, Any] | None:
     return {key: choice[key] for key in ("kind", "classes", "x", "y", "text") if key in choice}
 
 
-def answers_of(record: AttentionRecord, model: VisionModel) -> dict[str, Any]:
-    """What a model answers: how many classes, the first ones, and whether it takes a text."""
+def answers_of(record: AttentionRecord, model: VisionModel, choice: Any = None) -> dict[str, Any]:
+    """What a model answers: how many classes, the first ones, and whether it takes a text.
+
+    The names of chosen classes go along, because a link knows their numbers alone.
+    """
     top = predictions_of(record, model)
+    count = 0 if not top or record.output is None else len(record.output)
+    chosen = (choice or {}).get("classes", ()) if count else ()
     return {
-        "classes": 0 if not top or record.output is None else len(record.output),
-        "top": [[each.index, each.name, float(f"{each.probability:.4g}")] for each in top],
+        "classes": count,
+        "chosen": [[each, class_name(each, model.labels, count)] for each in chosen],
+        "top": [[each.index, each.name, each.probability] for each in top],
         "text": model.text is not None,
     }
 

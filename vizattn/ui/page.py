@@ -25,7 +25,7 @@ from vizattn.ui.run import (
     examples,
     explain_for_programs,
     file_data,
-    look_ahead_at,
+    open_target,
     press_run,
     restore,
 )
@@ -85,7 +85,7 @@ def build() -> gr.Blocks:
         ran.failure(None, js=_ON_LOST)
         picture, model, method, _ = asked
         target.open(
-            look_ahead_at,
+            open_target,
             inputs=[picture, model, target, picker],
             outputs=target,
             js=_ON_OPEN,

@@ -46,7 +46,7 @@ def press_run(
     yield from _run(lambda tell: _look(picture, model, method, chosen or {}, choice, tell))
 
 
-def look_ahead_at(
+def open_target(
     picture: dict[str, Any] | None, model: str | None, shown: str | None, _picker: None
 ) -> dict[str, Any]:
     """What may be asked of a model about a picture, or why it cannot be said."""
@@ -208,7 +208,11 @@ def _look_at(
         asked = {"model": model, "method": method, "settings": chosen, "target": linkable(choice)}
         lost = choice is not None and choice.get("kind") == "picture"  # a link cannot bring it
         views.append(_shown(explanation, asked | {"picture": None if lost else example_name(path)}))
-    return views[0] | {"beside": views[1:]}
+    whole = views[0] | {"beside": views[1:]}
+    kept = SHELF.get(whole["id"])
+    if kept is not None:
+        kept.payload = whole  # a link to the first brings the others along
+    return whole
 
 
 def examples() -> list[Path]:
@@ -226,7 +230,7 @@ def example_name(path: Path) -> str | None:
 def _shown(explanation: Explanation, asked: dict[str, Any]) -> dict[str, Any]:
     """Write the files of a view where Gradio may serve them, and keep it for questions."""
     folder = Path(get_upload_folder()) / "vizattn" / uuid4().hex
-    answers = answers_of(explanation.record, explanation.model)
+    answers = answers_of(explanation.record, explanation.model, asked["target"])
     payload = write_view(explanation, folder) | {"asked": asked, "answers": answers}
     payload["files"] = {part: file_data(Path(file)) for part, file in payload["files"].items()}
     keep(explanation, payload, folder)

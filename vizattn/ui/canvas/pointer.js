@@ -20,7 +20,6 @@ function point(to) {
 
 /* What a click, a tap or Enter does with a patch. */
 function pin(to, along = state.adding) {
-  if (aiming) return aimAt(to);
   if (!canAskPatches(state.layer)) return change({ pointed: to });   // it is read instead
   const rest = state.pins.filter(each => !samePatch(each, to)), again = rest.length < state.pins.length;
   const pins = again ? rest : along && state.pins.length ? [state.pins[0], to] : [to];
@@ -46,7 +45,9 @@ function listenOn(node, whole = () => data.payload.picture) {
     if (!data) return;
     const to = pointUnder(event, node, whole());
     node.closest("[tabindex]")?.focus({ preventScroll: true });
-    if (seen(to)) pin(to, event.shiftKey || state.adding);
+    if (!seen(to)) return;
+    if (aiming) aimAt(to);
+    else pin(to, event.shiftKey || state.adding);
   });
 }
 listenOn(picture);

@@ -6,7 +6,7 @@ const root = part("root"), panel = part("panel"), search = part("search");
 const MOST = 4, MOST_LISTED = 250;
 const { takes, examples } = props.value;
 let { method, model, choice } = props.value;
-let known = null, shown = null, asking = false, rows = [], active = -1, warned = "";
+let known = null, labels = null, shown = null, asking = false, rows = [], active = -1, warned = "";
 
 const isClasses = () => choice.kind === "classes";
 const applies = () => takes.includes(method);
@@ -18,7 +18,7 @@ function choose(next) {
 }
 
 /* Names: of a class the first of its names, where they are known. */
-const fullName = index => known?.labels?.[index] ?? known?.top?.find(([number]) => number === index)?.[1] ?? word("targetNumber", { n: index });
+const fullName = index => labels?.[index] ?? [...(known?.top ?? []), ...(known?.chosen ?? [])].find(([number]) => number === index)?.[1] ?? word("targetNumber", { n: index });
 const className = index => fullName(index).split(",")[0];
 function chosenName() {
   const { kind, classes, x, y, text, file } = choice;
@@ -49,7 +49,7 @@ function openRow({ index, title }, at) {
   node.setAttribute("role", "option");
   node.dataset.at = at;
   node.append(make("i", "tick"), make("span", "name", index === "own" ? word("targetTop") : fullName(index)));
-  if (index !== "own" && known.labels?.length) node.append(make("span", "number", String(index)));
+  if (index !== "own" && labels?.length && labels[index] !== String(index)) node.append(make("span", "number", String(index)));
   if (share !== undefined) {
     node.append(make("b", "", percentOfWhole(share)));
     node.style.setProperty("--share", share);
@@ -110,6 +110,7 @@ part("kinds").addEventListener("change", ({ target: radio }) => {
 });
 part("text").addEventListener("input", () => choose({ kind: "text", text: part("text").value.trim() }));
 part("text").addEventListener("keydown", event => { if (event.key === "Enter") { open(false); run(); } });
+for (const axis of ["x", "y"]) part(axis).addEventListener("keydown", event => { if (event.key === "Enter") { open(false); run(); } });
 for (const axis of ["x", "y"]) part(axis).addEventListener("input", () => {
   const at = name => (part(name).value === "" ? undefined : Number(part(name).value));
   choose({ kind: "patch", x: at("x"), y: at("y") });
@@ -149,7 +150,7 @@ function showKinds() {
 
 /* The panel asks once for each picture and model; after a run it knows already, but for the names. */
 const isOpen = () => !panel.hidden;
-const isComplete = () => known && !known.error && (!known.classes || known.labels);
+const isComplete = () => known && !known.error && (!known.classes || labels);
 function open(now) {
   if (now === isOpen()) return;
   panel.hidden = !now;
@@ -187,6 +188,7 @@ root.addEventListener("keydown", event => {
 /* A choice that the model cannot answer is let go. */
 function learn(answers) {
   known = answers;
+  labels = answers.labels ?? labels;
   asking = false;
   const fits = known.error || choice.kind === "own" || (known.classes ? isClasses() && choice.classes.every(index => index < known.classes) : !isClasses() && (known.text || choice.kind !== "text"));
   if (!fits) choice = { kind: "own" };
@@ -224,6 +226,7 @@ document.addEventListener("vizattn:method", ({ detail }) => { method = detail; w
 document.addEventListener("vizattn:model", ({ detail }) => {
   if (detail === model) return;
   model = detail;
+  labels = null;
   forget();
   choose({ kind: "own" });
 });
@@ -238,12 +241,12 @@ function forget() {
   write();
   show();
 }
-/* A run says what its model answers; names of classes that were sent before are kept. */
+/* A run says what its model answers; the names of its classes are sent when the panel opens, once. */
 document.addEventListener("vizattn:explained", ({ detail: { id, asked, answers } }) => {
   if (asked.model !== model) return;
   shown = id;
   part("list").replaceChildren();
-  learn({ ...answers, labels: known?.classes === answers.classes ? known.labels : undefined });
+  learn(answers);
 });
 document.addEventListener("vizattn:aimed", ({ detail: { x, y } }) => {
   choose({ kind: "patch", x, y });
