@@ -7,6 +7,7 @@ from vizattn.methods.attention_gradcam import AttentionGradCAM
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.beyond_intuition import BeyondIntuition
+from vizattn.methods.flow import AttentionFlow
 from vizattn.methods.gae import GAE
 from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
@@ -29,6 +30,7 @@ METHODS: dict[str, type[Method]] = {
     for method in (
         RawAttention,
         Rollout,
+        AttentionFlow,
         ValueNorms,
         ValueNormRollout,
         GAE,
@@ -65,6 +67,7 @@ __all__ = [
     "METHODS",
     "RISE",
     "Asker",
+    "AttentionFlow",
     "AttentionGradCAM",
     "AttnLRP",
     "BeyondIntuition",
