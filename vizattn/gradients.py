@@ -127,7 +127,7 @@ def capture_gradients(
             certainties = _values(tracked.twin, goal, _grid(kept), inputs, certainties_of)
             extras[name] = answers_to_masks(name, certainties, tracked)
         elif name.startswith("path:"):
-            extras |= last_attention(name, tracked, goal, _grid(kept), inputs)
+            extras |= last_attention(name, tracked, goal, _grid(kept), inputs, model.readout)
     for call in [*(call for call, _ in kept), *(call for _, call in readings)]:
         _let_go(call)
     layers = layers_of(seen, model, frame, size)
