@@ -50,6 +50,7 @@ format: dev ## Put the code into shape
 
 bench: dev chromium ## Measure capture, rollout and the page
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/survey.py

@@ -13,7 +13,7 @@ from vizattn.errors import CaptureError
 from vizattn.gradients import capture_gradients
 from vizattn.methods import GradCAM
 
-SMALL = {"img_size": 64, "depth": 2, "num_classes": 5}
+SMALL = {"img_size": 64, "depth": 2, "embed_dim": 32, "num_heads": 2, "num_classes": 5}
 FAMILIES = {
     "vit_tiny_patch16_224": (SMALL, lambda m: m.blocks[-1].norm1),
     "deit_tiny_distilled_patch16_224": (SMALL, lambda m: m.blocks[-1].norm1),

@@ -1,16 +1,22 @@
 """Relevance of patch embeddings and of the tokens between layers, against rules written out."""
 
+import inspect
+
 import gradient_oracle as oracle
 import pytest
 import timm
 import torch
 from gradient_oracle import relative_error
+from PIL import Image
 from samples import randomised
 from test_gradient_methods import BOUND, TARGET, without_constants
 
+from vizattn.cli.explain import explain as explain_command
 from vizattn.errors import CaptureError, MethodError
 from vizattn.gradients import capture_gradients
-from vizattn.methods import CPLRP, AttnLRP, GradientInput, LibraGrad
+from vizattn.methods import CPLRP, METHODS, AttnLRP, GradientInput, LibraGrad, settings
+from vizattn.models import wrap_model
+from vizattn.preprocess import Preprocess
 from vizattn.record import AttentionRecord
 
 RULES = {"plain": GradientInput, "cp": CPLRP, "attn": AttnLRP}
@@ -105,3 +111,27 @@ def test_a_record_of_pixels_is_no_record_of_embeddings(tiny_timm, pixels):
     record = capture_gradients(tiny_timm, pixels, needs=["cp"])
     with pytest.raises(MethodError, match=r"by the tokens, .* needs=\['cp:tokens'\]"):
         CPLRP(of="tokens").heatmap(record)
+
+
+def test_no_setting_has_the_name_of_an_option_that_the_command_line_has_already():
+    taken = set(inspect.signature(explain_command).parameters) - {"layer", "head"}
+    assert "at" in taken
+    for method in METHODS.values():
+        assert not taken & {setting.name for setting in settings(method)}, method.name
+
+
+@pytest.mark.parametrize("method", METHODS.values())
+def test_what_a_method_needs_is_what_its_settings_want_when_nobody_says_anything(method):
+    assert method().wanted == method.needs
+
+
+def test_the_page_counts_what_a_method_keeps_beside_attention(tiny_timm, tmp_path):
+    from vizattn.explain import explain
+    from vizattn.ui.kept import Kept
+
+    model = wrap_model(tiny_timm, Preprocess(64, 64))
+    look = explain(Image.new("RGB", (64, 64)), model=model, method="beyond-intuition")
+    beside = sum(tensor.nbytes for tensor in look.record.extras.values())
+    assert beside > 2 * 20 * 17 * 32 * 4  # values and derivatives of twenty steps
+    kept = sum(layer.bytes for layer in look.record)
+    assert Kept(look, {}, tmp_path).bytes == kept + beside

@@ -141,7 +141,7 @@ def capture_gradients(
             certainties = _values(tracked.twin, _grid(kept), inputs, share)
             extras[name] = answers_to_masks(name, certainties, tracked)
         elif name.startswith("path:"):
-            extras |= last_attention(name, tracked, goal, _grid(kept), inputs)
+            extras |= last_attention(name, tracked, goal, _grid(kept), inputs, model.readout)
     for call in (*(call for call, _ in kept), *(call for _, call in chain(*readings.values()))):
         _let_go(call)
     layers = layers_of(seen, model, frame, size)

@@ -67,7 +67,12 @@ def integrated(
 
 
 def last_attention(
-    need: str, tracked: Tracked, goal: Goal, grid: TokenGrid | None, inputs: dict[str, Any]
+    need: str,
+    tracked: Tracked,
+    goal: Goal,
+    grid: TokenGrid | None,
+    inputs: dict[str, Any],
+    readout: str,
 ) -> dict[str, Tensor]:
     """What the target gains from the last attention, on the way from the mean colour.
 
@@ -81,6 +86,7 @@ def last_attention(
         goal: What was asked about.
         grid: The grid of the output tokens.
         inputs: Further keyword arguments of the forward pass.
+        readout: How the model reads its tokens out, where that is known.
 
     Returns:
         With ``:g`` and ``:v`` behind the word, both for the last call, steps side by side: the
@@ -89,7 +95,7 @@ def last_attention(
     steps = int(need.split(":")[1])
     end, found = tracked.leaf.detach()[0], []
     for step in range(1, steps + 1):
-        seen = track(tracked.twin, end * step / steps, inputs).seen
+        seen = track(tracked.twin, end * step / steps, inputs, readout).seen
         with torch.inference_mode(False), torch.enable_grad():
             scalar = goal.value(vectors_of(seen.output, tracked.twin, grid))[0]
             call, place = seen.on_picture[-1]

@@ -8,6 +8,7 @@ from vizattn.methods.attention_shift import AttentionShift
 from vizattn.methods.attn_lrp import AttnLRP
 from vizattn.methods.base import LayerMaps, Method
 from vizattn.methods.beyond_intuition import BeyondIntuition
+from vizattn.methods.flow import AttentionFlow
 from vizattn.methods.gae import GAE
 from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
@@ -30,6 +31,7 @@ METHODS: dict[str, type[Method]] = {
     for method in (
         RawAttention,
         Rollout,
+        AttentionFlow,
         ValueNorms,
         ValueNormRollout,
         GAE,
@@ -67,6 +69,7 @@ __all__ = [
     "METHODS",
     "RISE",
     "Asker",
+    "AttentionFlow",
     "AttentionGradCAM",
     "AttentionShift",
     "AttnLRP",

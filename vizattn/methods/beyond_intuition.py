@@ -88,7 +88,7 @@ class BeyondIntuition(Downward):
         help="How many pictures on the way; more of them sum to the whole more exactly.",
         kind="integer",
         minimum=1,
-        maximum=1000,
+        maximum=200,
         step=1,
     )
     start_layer: int | None = setting(  # type: ignore[assignment]  # the others have a number

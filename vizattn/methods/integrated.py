@@ -52,7 +52,7 @@ class IntegratedGradients(OnFinestGrid):
         help="How many pictures on the way; more of them sum to the whole more exactly.",
         kind="integer",
         minimum=1,
-        maximum=1000,
+        maximum=200,
         step=1,
     )
     baseline: str = setting(

@@ -35,8 +35,9 @@ class RISE(OnFinestGrid):
     about: ClassVar[str] = (
         "Parts of the picture are covered at random, many times over, and the map says how sure of "
         "the class the model is on average while a patch is to be seen. It looks at answers alone "
-        "and at nothing inside the model, so it can check what other maps claim. It is slow, as "
-        "each mask is a pass, and coarse; what counts are differences, for all values are positive."
+        "and at nothing inside the model, so it can check what other maps claim. It is coarse and "
+        "slow: each mask is a pass of the model, and hundreds of them can take minutes. What "
+        "counts are differences, for all values are positive."
     )
     paper: ClassVar[str] = (
         "Petsiuk, Das & Saenko 2018, RISE: Randomized Input Sampling for Explanation of Black-box "
@@ -56,7 +57,7 @@ class RISE(OnFinestGrid):
         help="How many random masks, each a pass of the model; more make a calmer map.",
         kind="integer",
         minimum=1,
-        maximum=20000,
+        maximum=8000,
         step=100,
     )
     cells: int = setting(

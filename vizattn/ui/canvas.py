@@ -16,6 +16,7 @@ from vizattn.ui.ask import ask, count, rows
 from vizattn.ui.program import HEADER_SCRIPTS, VIEWER_SCRIPTS, program, read
 from vizattn.ui.save import save
 from vizattn.ui.tokens import features
+from vizattn.ui.trust import trust
 
 
 def viewer(value: dict[str, Any] | None = None, **options: Any) -> gr.HTML:
@@ -25,7 +26,7 @@ def viewer(value: dict[str, Any] | None = None, **options: Any) -> gr.HTML:
         value: a payload as ``vizattn.viewer.write_view`` returns it, its files as Gradio file data.
         options: further arguments of ``gr.HTML``, such as ``elem_id``.
     """
-    options["server_functions"] = [rows, ask, count, save, features]
+    options["server_functions"] = [rows, ask, count, save, features, trust]
     return _component("canvas.html", VIEWER_SCRIPTS, value, colours=True, **options)
 
 

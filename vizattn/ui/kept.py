@@ -54,7 +54,9 @@ class Kept:
     @property
     def bytes(self) -> int:
         """Memory of the record."""
-        return sum(layer.bytes for layer in self.view.record)
+        record = self.view.record
+        extras = sum(tensor.nbytes for tensor in record.extras.values())
+        return extras + sum(layer.bytes for layer in record)
 
 
 class Shelf:

@@ -40,6 +40,7 @@ VIEWER_SCRIPTS = (
     "save.js",
     "link.js",
     "export.js",
+    "trust.js",
     "main.js",
 )
 """The viewer's files, in the order in which they are concatenated; ``main.js`` starts the rest."""

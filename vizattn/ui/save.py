@@ -28,7 +28,7 @@ def save(kept: Kept, asked: Answer) -> Answer:
     [0, 1] and ``smooth``.
     """
     with _one_at_a_time:
-        shown = _as_shown(kept, asked)
+        shown = as_shown(kept, asked)
         if asked.get("format") == "html":
             path = kept.folder / "view.html"
             path.write_text(html_of(View.of(shown), _asked_layers(kept, asked)), encoding="utf-8")
@@ -45,7 +45,7 @@ FORMAT_NAMES = (*FORMATS, "html")
 """Formats that the page offers."""
 
 
-def _as_shown(kept: Kept, asked: Answer) -> Explanation:
+def as_shown(kept: Kept, asked: Answer) -> Explanation:
     """The explanation with the layer, the head and the patch that are on show."""
     explanation = kept.explanation
     at: Asker | None = explanation.at
