@@ -153,3 +153,37 @@ def test_a_format_that_there_is_not_is_a_sentence(kept, name):
 
     payload, _ = kept()
     assert "no format named" in save({"id": payload["id"], "format": name})["text"]
+
+
+def test_a_map_is_judged_in_steps_and_stops_when_nobody_wants_it(kept, monkeypatch):
+    import time
+
+    from vizattn.errors import VizattnError
+    from vizattn.ui import trust
+
+    payload, _ = kept()
+    shown = {"id": payload["id"], "layer": 1}
+    told = []
+
+    def judge(explanation, heat, tell):
+        assert heat is explanation.heatmap
+        for done in range(400):
+            tell(done, 400)
+            told.append(done)
+            time.sleep(0.005)
+        raise VizattnError("so far.")
+
+    def ended(job):
+        while True:
+            answer = trust.trust({"id": payload["id"], "job": job})
+            if "done" not in answer and answer.get("word") != "trustWaiting":
+                return answer
+            time.sleep(0.01)
+
+    monkeypatch.setattr(trust, "judge", judge)
+    first = trust.trust(shown)["job"]
+    trust.trust({"id": payload["id"], "job": first, "stop": True})
+    assert ended(first) == {"stopped": True}
+    assert len(told) < 400
+    assert ended(trust.trust(shown)["job"]) == {"text": "so far."}
+    assert trust.trust({"id": payload["id"], "job": "gone"}) == {"word": "expired"}

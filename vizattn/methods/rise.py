@@ -43,6 +43,7 @@ class RISE(OnFinestGrid):
         "Petsiuk, Das & Saenko 2018, RISE: Randomized Input Sampling for Explanation of Black-box "
         "Models, BMVC, eq. 6"
     )
+    is_slow: ClassVar[bool] = True
     formula: ClassVar[str] = (
         "map_p = mean over pixels of p: 1/(½ N) Σ_i f(x ⊙ M_i) M_i\n"
         "x: the picture; M_i: the i-th of N random masks, which show half of it; f: the class's "
