@@ -47,10 +47,12 @@ class Judge(ABC):
     Attributes:
         name: What results are filed under.
         better: Name of each number, and whether ``more`` or ``less`` of it is better.
+        of_smoothed: Whether smoothed maps are judged as well, where they are asked for.
     """
 
     name: ClassVar[str]
     better: ClassVar[dict[str, str]]
+    of_smoothed: ClassVar[bool] = False
 
     @abstractmethod
     def can(self, question: Question) -> bool:
@@ -73,8 +75,9 @@ class Location(Judge):
 
     name: ClassVar[str] = "location"
     better: ClassVar[dict[str, str]] = {
-        "pointing": "more", "roc": "more", "precision": "more", "energy": "more",
+        "pointing": "more", "roc": "more", "precision": "more",         "energy": "more",
     }  # fmt: skip
+    of_smoothed: ClassVar[bool] = True
 
     def can(self, question: Question) -> bool:
         """Where there is a box."""

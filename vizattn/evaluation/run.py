@@ -134,7 +134,9 @@ def _judge_one(model: VisionModel, sample: Sample, plan: Plan, number: int) -> d
     for each, count in plan.judges:
         if (count is None or number < count) and each.can(question):
             lines[each.name] = {
-                name: each.judge(question, heat) for name, heat in maps.heats.items()
+                name: each.judge(question, heat)
+                for name, heat in maps.heats.items()
+                if each.of_smoothed or not name.endswith(SMOOTH)
             }
     return {"lines": lines, "refused": dict(maps.refused)}
 
