@@ -30,7 +30,7 @@ BASELINES = ("black", "mean", "blur")
 _BLUR = 1 / 16
 
 # Pixels that go through the model in one pass.
-_PIXELS = 2**18
+_PIXELS = 2**15
 
 Values = Callable[[Float[Tensor, "batch 3 height width"]], Float[Tensor, " batch"]]
 

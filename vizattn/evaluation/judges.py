@@ -75,7 +75,7 @@ class Location(Judge):
 
     name: ClassVar[str] = "location"
     better: ClassVar[dict[str, str]] = {
-        "pointing": "more", "roc": "more", "precision": "more",         "energy": "more",
+        "pointing": "more", "roc": "more", "precision": "more", "energy": "more",
     }  # fmt: skip
     of_smoothed: ClassVar[bool] = True
 
