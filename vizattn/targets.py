@@ -81,6 +81,8 @@ class Goal:
 
     def value(self, vectors: Float[Tensor, "*many number"]) -> Float[Tensor, "*many"]:
         """The number in any vectors of the model."""
+        if self.is_logit:  # picked and not multiplied: a product shares relevance out by sign
+            return vectors[..., int(self.direction.argmax())]
         if self.is_cosine:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
         return (vectors * self.direction.to(vectors)).sum(-1)

@@ -1,0 +1,1 @@
+"""Judges: how well maps point, and how far they can be trusted."""
