@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -139,7 +139,7 @@ def report_of(
     plan = Plan(recipes, trial.judges, few, smooth, about)
     first: list[Sample] = []
 
-    def questions() -> Any:
+    def questions() -> Iterator[Sample]:
         for sample in trial.samples:
             if len(first) < sane:
                 first.append(sample)

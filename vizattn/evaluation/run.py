@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,6 @@ from vizattn.methods import Method
 from vizattn.models import VisionModel
 
 NAME = "judged.jsonl"
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ def judge(
     samples: Iterable[Sample],
     plan: Plan,
     folder: Path,
-    progress: Progress | None = None,
 ) -> Judged:
     """Judge maps of all methods of a plan, or go on with it.
 
@@ -102,7 +99,6 @@ def judge(
         samples: What about; the same ones each time.
         plan: What is judged.
         folder: Where lines are kept; made when it is missing.
-        progress: Called with how many questions are done.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
@@ -117,8 +113,6 @@ def judge(
                 file.write(json.dumps(line) + "\n")
                 file.flush()
             _add(judged, sample, line)
-            if progress is not None:
-                progress(number + 1)
     return judged
 
 
