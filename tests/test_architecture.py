@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "vizattn"
 FLOORS = {
     "errors": 0,
     "attention": 1, "grid": 1, "frame": 1, "positions": 1, "calls": 1, "running": 1,
-    "windows": 1, "operations": 1, "masks": 1, "maxflow": 1,
+    "windows": 1, "operations": 1, "masks": 1, "maxflow": 1, "progress": 1,
     "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
     "sliding": 2, "graph": 2, "digits": 2, "outputs": 2, "targets": 3, "operands": 2,
     "propagation": 2, "blocks": 1, "tails": 2,

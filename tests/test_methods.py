@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import settings as property_settings
 from hypothesis import strategies as st
 from samples import dense, tokens_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vizattn.errors import FrameError, MethodError, OutOfRange, UnknownName
 from vizattn.grid import TokenGrid
@@ -121,6 +122,39 @@ def test_rollouts_through_each_layer_come_out_of_one_pass(record, given):
     for maps in every:
         expected = dense_rollout(record, record.grid.cls, **given, upto=maps.layer + 1)
         torch.testing.assert_close(maps.relevance[0].double(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [5, 40])
+@pytest.mark.parametrize("many", [1, 1000])  # heads averaged before the product, or after it
+@pytest.mark.parametrize("given", [{}, {"residual": 0.2, "start_layer": 1}, {"discard": 0.5}])
+def test_all_queries_in_tiles_are_the_dense_product(record, given, many, length, monkeypatch):
+    monkeypatch.setattr("vizattn.layers._MANY", many)
+    expected = dense_rollout(record, torch.eye(17), **given)
+    upto = 0
+    for part, rows in Rollout(**given).of_all_queries(record, length):
+        assert part.start == upto
+        torch.testing.assert_close(rows.double(), expected[part], rtol=0, atol=1e-6)
+        torch.testing.assert_close(rows.sum(-1), torch.ones(len(rows)))
+        upto = part.stop
+    assert upto == 17
+
+
+@pytest.mark.parametrize("many", [1, 1000])
+def test_all_queries_in_tiles_hold_no_tensor_of_all_by_all(record, many, monkeypatch):
+    class Squares(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            self.seen += isinstance(made, torch.Tensor) and made.shape[-2:] == (17, 17)
+            return made
+
+    monkeypatch.setattr("vizattn.attention.TILE_FLOATS", 2 * 17 * 3)
+    monkeypatch.setattr("vizattn.layers._MANY", many)
+    for length, has_squares in ((4, False), (17, True)):
+        with Squares() as squares:
+            assert len(list(Rollout().of_all_queries(record, length))) == -(-17 // length)
+        assert bool(squares.seen) == has_squares
 
 
 @property_settings(max_examples=30, deadline=None)

@@ -114,6 +114,9 @@ def test_rollout_through_windows_and_merging_is_the_product_of_the_whole_matrice
     assert (heat.grid.rows, heat.grid.cols) == (8, 12)
     torch.testing.assert_close(heat.values.double().flatten(), expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(heat.values.sum(), torch.tensor(1.0))
+    tiles = [rows for _, rows in Rollout(residual=residual).of_all_queries(record, 7)]
+    assert [len(rows) for rows in tiles] == [7, 7, 7, 3]
+    torch.testing.assert_close(torch.cat(tiles).double(), product, rtol=0, atol=1e-6)
 
 
 def test_a_patch_of_the_last_stage_draws_on_its_own_corner_when_nothing_is_mixed(record):

@@ -21,6 +21,7 @@ from vizattn.layers import Attention, DenseAttention, LayerAttention
 from vizattn.models import VisionModel, wrap_model
 from vizattn.observation import Observation, observe
 from vizattn.places import CallPlace, Tokens
+from vizattn.progress import Tell
 from vizattn.record import AttentionRecord
 
 # Rows whose sum is this near to 1 are what a softmax could have given.
@@ -28,7 +29,11 @@ _ROW_SUM = 1e-3
 
 
 def capture(
-    model: VisionModel | nn.Module, image: ImageSource | Tensor, **inputs: Any
+    model: VisionModel | nn.Module,
+    image: ImageSource | Tensor,
+    *,
+    progress: Tell | None = None,
+    **inputs: Any,
 ) -> AttentionRecord:
     """Run a model once on a picture and keep the attention of every layer.
 
@@ -36,6 +41,7 @@ def capture(
         model: From ``load_model`` or ``wrap_model``, or a module, which is wrapped as it is.
         image: Anything ``open_image`` takes, or pixels ``[3, height, width]`` that are already
             preprocessed, which then are the whole picture.
+        progress: Called at each attention call with the share of the pass that is done, 0 to 1.
         inputs: Further keyword arguments of the model's own forward pass, such as a mask.
 
     Returns:
@@ -48,7 +54,7 @@ def capture(
     """
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
-    seen = observe(model.module, pixels, inputs, model.readout)
+    seen = observe(model.module, pixels, inputs, model.readout, progress=progress)
     return record_of(seen, model, frame, (pixels.shape[-2], pixels.shape[-1]))
 
 

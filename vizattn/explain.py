@@ -5,7 +5,7 @@ A picture and some names go in, an explanation comes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -22,13 +22,12 @@ from vizattn.images import ImageSource, open_image
 from vizattn.methods import METHODS, Asker, Method, find_method, parse_settings
 from vizattn.models import VisionModel, load_model
 from vizattn.predictions import Prediction, predictions_of
+from vizattn.progress import Pace, Progress, Tell
 from vizattn.record import AttentionRecord
 from vizattn.targets import Target
 
 # Loaded models are kept: a few, because each holds its weights in memory.
 KEPT_MODELS = 3
-
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,8 @@ def explain(
             ``picture:FILE``, ``text:WORDS``, an embedding. By default the top class, or the
             embedding itself.
         name: How to name the picture; its file name when left out.
-        progress: Called with a share from 0 to 1 and what is being done.
+        progress: Called with a share from 0 to 1 and what is being done; of steps that take more
+            than two seconds again and again, with the time left in that step.
 
     Raises:
         VizattnError: With a sentence for people; nothing is changed or lost.
@@ -127,16 +127,19 @@ def explain(
     picture = open_image(image)
     progress(0.05, "Loading the model")
     vision = model_named(model) if isinstance(model, str) else model
-    progress(0.3, "Looking at the picture")
-    record = record_for(vision, picture, recipe, target)
-    progress(0.7, recipe.title)
-    heat = recipe.heatmap(record, at=at)
+    look = Pace(progress, "Looking at the picture", 0.3, 0.7)
+    record = record_for(vision, picture, recipe, target, look)
+    heat = recipe.heatmap(record, at=at, progress=Pace(progress, recipe.title, 0.7, 1.0))
     progress(1.0, "Done")
     return Explanation(picture, name, record, recipe, vision, at, heat, target)
 
 
 def record_for(
-    model: VisionModel, picture: Image.Image, method: Method, target: Target | None = None
+    model: VisionModel,
+    picture: Image.Image,
+    method: Method,
+    target: Target | None = None,
+    progress: Tell | None = None,
 ) -> AttentionRecord:
     """What a method needs of a picture: attention alone, or what a target depends on as well.
 
@@ -151,7 +154,7 @@ def record_for(
             f"These do: {known}."
         )
     if not method.wanted:
-        return capture(model, picture)
+        return capture(model, picture, progress=progress)
     return capture_gradients(model, picture, target, needs=method.wanted)
 
 

@@ -23,9 +23,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vizattn import attention
-from vizattn.errors import OutOfRange
 from vizattn.places import Tokens
-from vizattn.windows import put, take, tokens_in, windows_per_token, windows_with
+from vizattn.windows import numbers_of, put, take, tokens_in, windows_per_token, windows_with
+
+# From so many vectors on, one product for the mean of the heads is worth the mean.
+_MANY = 256
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Attention:
         Args:
             queries: Numbers of tokens in the grid of the queries.
         """
-        picked = _picked(queries, self.n_queries)
+        picked = numbers_of(queries, self.n_queries)
         if self._is_plain:
             return self._rows(slice(None), picked)
         asking, asked = self._windows
@@ -113,7 +115,7 @@ class Attention:
 
     def columns(self, keys: int | Sequence[int] | Tensor) -> Float[Tensor, "head query picked"]:
         """How much every query token looks at a few key tokens. Columns do not sum to 1."""
-        picked = _picked(keys, self.n_keys)
+        picked = numbers_of(keys, self.n_keys)
         if self._is_plain:
             return self._columns(slice(None), picked)
         asking, asked = self._windows
@@ -174,8 +176,7 @@ class Attention:
         """
         flat = relevance.reshape(-1, self.n_queries)
         if self._is_plain:
-            every = torch.arange(self.n_queries)
-            carried = self._carry(slice(None), every, flat.unsqueeze(0)).mean(0)
+            carried = self._carry_few(flat) if len(flat) < _MANY else self._carry_many(flat)
             return carried.reshape(*relevance.shape[:-1], self.n_keys)
         asking, asked = self._windows
         total = torch.zeros(len(flat), self.n_keys, dtype=flat.dtype)
@@ -186,6 +187,16 @@ class Attention:
             given = torch.einsum("mwq,wqk->mwk", take(flat, asking[windows]), weights)
             put(total, asked[windows], given)
         return total.reshape(*relevance.shape[:-1], self.n_keys)
+
+    def _carry_few(self, relevance: Float[Tensor, "many query"]) -> Float[Tensor, "many key"]:
+        return self._carry(slice(None), torch.arange(self.n_queries), relevance[None]).mean(0)
+
+    def _carry_many(self, relevance: Float[Tensor, "many query"]) -> Float[Tensor, "many key"]:
+        """The same, the heads of each tile of weights averaged before their product."""
+        carried = relevance.new_zeros(len(relevance), self.n_keys)
+        for part, weights in self.core_tiles():
+            carried += relevance[:, part] @ weights.mean(0).to(relevance.dtype)
+        return carried
 
     @property
     def _is_plain(self) -> bool:
@@ -277,9 +288,7 @@ class LayerAttention(Attention):
         return attention.pull_back_by_head(relevance, q, k, self.scale, bias, lse)
 
     def _part(self, lead: slice | Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        bias = self.bias
-        if bias is not None and bias.shape[0] > 1:
-            bias = bias[lead]
+        bias = self.bias if self.bias is None or len(self.bias) == 1 else self.bias[lead]
         return self.q[lead], self.k[lead], bias, None if self.lse is None else self.lse[lead]
 
 
@@ -306,8 +315,7 @@ class DenseAttention(Attention):
 
     @property
     def _shape(self) -> tuple[int, int, int]:
-        lead, n_queries, n_keys = self.weights.shape
-        return lead, n_queries, n_keys
+        return self.weights.shape[0], self.weights.shape[1], self.weights.shape[2]
 
     def _rows(self, lead: slice, picked: Tensor) -> Tensor:
         return self.weights[lead][:, picked].float()
@@ -320,11 +328,3 @@ class DenseAttention(Attention):
         if len(picked) < weights.shape[1]:
             weights = weights[:, picked]
         return relevance.expand(len(weights), -1, -1) @ weights.to(relevance.dtype)
-
-
-def _picked(which: int | Sequence[int] | Tensor, count: int) -> Int[Tensor, " picked"]:
-    picked = torch.as_tensor([which] if isinstance(which, int) else which, dtype=torch.long)
-    for index in (int(picked.min()), int(picked.max())) if picked.numel() else ():
-        if not -count <= index < count:
-            raise OutOfRange("token", index, count)
-    return picked % count

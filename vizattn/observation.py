@@ -8,7 +8,7 @@ known.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from vizattn.errors import CaptureError
 from vizattn.gate import Gate, is_enough
 from vizattn.layouts import readout_of, roles_of
 from vizattn.places import CallPlace, Inputs, Positions, place_call
+from vizattn.progress import Tell, shares_at_middles
 from vizattn.recorder import Recorder
 from vizattn.tracer import PositionTracer
 
@@ -76,8 +77,11 @@ def observe(
     readout: str = "",
     *,
     keep_outputs: bool = False,
+    progress: Tell | None = None,
 ) -> Observation:
     """Run a module once on the pixels of one picture, ``[3, height, width]``, and look.
+
+    ``progress`` is told at each attention call which share of the pass is done.
 
     Raises:
         CaptureError: The module is in training mode, or attends by code that PyTorch compiles.
@@ -88,10 +92,10 @@ def observe(
     key = _key(pixels, inputs or {}, readout)
     known = _KNOWN.setdefault(module, {}).get(key)
     if known is not None:
-        seen = _watch(module, batch, inputs or {}, known, keep_outputs)
+        seen = _watch(module, batch, inputs or {}, known, keep_outputs, progress)
         if known.signature == signature_of(seen.calls):
             return seen
-    return _trace(module, batch, inputs or {}, readout, key, keep_outputs)
+    return _trace(module, batch, inputs or {}, readout, key, keep_outputs, progress)
 
 
 def observe_together(module: nn.Module, pixels: Tensor, readout: str = "") -> Observation | None:
@@ -121,12 +125,39 @@ def _watch(
     inputs: dict[str, Any],
     known: Known,
     keep_outputs: bool = False,
+    progress: Tell | None = None,
 ) -> Observation:
     """One pass whose places are known already."""
-    recorder = Recorder(module, keep_outputs=keep_outputs)
+    told = _told(progress, module, known)
+    recorder = Recorder(module, keep_outputs=keep_outputs, progress=told)
     with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
         output = run_module(module, batch, inputs)
     return Observation(recorder.calls, known.places, recorder.unrecorded, output)
+
+
+def _told(
+    progress: Tell | None, module: nn.Module, known: Known | None
+) -> Callable[[AttentionCall], None] | None:
+    """From an attention call to the share of the pass that is done by then.
+
+    A known pass has known calls, and a layer takes about as long as it has weights. In the first
+    one, how many of the modules with a matrix stand before the one that attends has to do: they are
+    mostly called in the order in which they were made, and blocks have equally many.
+    """
+    if progress is None:
+        return None
+    if known is not None:
+        costs = [float(shape[:-1].numel()) * shape[-2] for *_, shape in known.signature]
+        shares = iter(shares_at_middles(costs))
+        return lambda _call: progress(next(shares, 1.0))
+    names = [name for name, parameter in module.named_parameters() if parameter.dim() > 1]
+
+    def tell(call: AttentionCall) -> None:
+        own = [at for at, name in enumerate(names) if name.startswith(f"{call.module}.")]
+        if own:
+            progress((own[0] + len(own) / 2) / len(names))
+
+    return tell
 
 
 def _key(pixels: Tensor, inputs: dict[str, Any], readout: str) -> Any:
@@ -146,6 +177,7 @@ def _trace(
     readout: str,
     key: Any,
     keep_outputs: bool,
+    progress: Tell | None,
 ) -> Observation:
     """The same with positions carried along; they are remembered when no picture can move them."""
     tracer = PositionTracer(batch)
@@ -154,6 +186,7 @@ def _trace(
         module,
         on_call=lambda call: positions.append(_positions(tracer, call)),
         keep_outputs=keep_outputs,
+        progress=_told(progress, module, None),
     )
     with torch.no_grad(), tracer, recorder:
         output = run_module(module, batch, inputs)

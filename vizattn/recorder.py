@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
     Attributes:
         calls: What was recognised, in order.
         unrecorded: ``(module, reason)`` of whatever looked like attention and could not be kept.
-            Recording never raises into the model.
+            Recording never raises into the model; ``progress``, told of each call, may.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         on_call: Callable[[AttentionCall], None] | None = None,
         *,
         keep_outputs: bool = False,
+        progress: Callable[[AttentionCall], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AttentionCall] = []
@@ -78,6 +79,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._model = model
         self._on_call = on_call
         self._keep_outputs = keep_outputs
+        self._progress = progress
+        self._told = 0
         self._names = {id(module): name for name, module in model.named_modules()}
         self._trails: dict[int, _Trail] = {}
         self._operations = 0
@@ -107,12 +110,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         except Exception as error:  # the model must not notice that somebody looks
             reason = f"{func}: {type(error).__name__}: {error}"
             self.unrecorded.append((self._caller()[0], reason))
+        self._tell()
         return result
 
     def note(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """Keep a call of ``scaled_dot_product_attention`` by its arguments, without an lse."""
         given = dict(zip(ARGUMENTS, args, strict=False)) | kwargs
         self._keep_fused("scaled_dot_product_attention", given, None, output)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say which call was kept; outside of what keeps errors from the model, so one can stop."""
+        if self._progress is not None and len(self.calls) > self._told:
+            self._told = len(self.calls)
+            self._progress(self.calls[-1])
 
     def _keep(self, call: AttentionCall, output: Tensor | None = None) -> None:
         call.output = output if self._keep_outputs else None

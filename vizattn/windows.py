@@ -6,11 +6,13 @@ window is only filled up. A token may stand in several windows, or in none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from vizattn.errors import OutOfRange
 
 
 def windows_with(
@@ -59,3 +61,16 @@ def put(
     """Add what each window gives to the tokens that stand in it; filling gets nothing."""
     seen = index >= 0
     total.index_add_(1, index[seen], given[:, seen])
+
+
+def numbers_of(which: int | Sequence[int] | Tensor, count: int) -> Int[Tensor, " picked"]:
+    """One or some numbers of tokens as numbers from 0, negative ones counted from the end.
+
+    Raises:
+        OutOfRange: There are not so many.
+    """
+    picked = torch.as_tensor([which] if isinstance(which, int) else which, dtype=torch.long)
+    for index in (int(picked.min()), int(picked.max())) if picked.numel() else ():
+        if not -count <= index < count:
+            raise OutOfRange("token", index, count)
+    return picked % count

@@ -129,12 +129,13 @@ class _Request:
 
     def look_at_one(self, picture: str, output: Path) -> None:
         """One picture: says what is shown, and the files."""
+        from vizattn.cli.progress import looking
         from vizattn.explain import explain as look
         from vizattn.export import check_formats, save_explanation
         from vizattn.predictions import in_words
 
         formats = check_formats(self.formats("png,npz"))
-        with out.status("Looking", spinner="dots") as status:
+        with looking("Looking") as progress:
             explanation = look(
                 picture,
                 model=model_of(*self.model),
@@ -142,7 +143,7 @@ class _Request:
                 settings=self.settings,
                 at=_asker(self.at),
                 target=self.target,
-                progress=lambda _, words: status.update(words),
+                progress=progress,
             )
         for note in explanation.record.notes:
             out.print(f"Note: {note}.", markup=False)

@@ -10,6 +10,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
     Task,
     TaskID,
     TextColumn,
@@ -38,6 +39,15 @@ def rate(speed: float, things: str) -> str:
     if speed >= 1:
         return f"{speed:.1f} {things} a second"
     return f"{60 * speed:.1f} {things} a minute"
+
+
+@contextmanager
+def looking(words: str) -> Iterator[Callable[[float, str], None]]:
+    """One piece of work in steps; what it gives is called with a share from 0 to 1 and words."""
+    columns = SpinnerColumn(), BarColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as shown:
+        task = shown.add_task(words, total=1.0)
+        yield lambda share, step: shown.update(task, completed=share, description=step)
 
 
 @contextmanager

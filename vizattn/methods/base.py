@@ -19,6 +19,7 @@ from vizattn.layers import Attention
 from vizattn.methods.query import Asker, Query, reading, reading_of_values
 from vizattn.methods.settings import settings
 from vizattn.places import Tokens
+from vizattn.progress import Tell, silent
 from vizattn.record import AttentionRecord
 
 
@@ -93,6 +94,14 @@ class Method(ABC):
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query, as the paper defines it."""
 
+    def with_progress(
+        self, record: AttentionRecord, query: Float[Tensor, " query"], progress: Tell
+    ) -> Float[Tensor, " token"]:
+        """The same as calling it; one that goes through layers tells how far it is on the way."""
+        relevance = self(record, query)
+        progress(1.0)
+        return relevance
+
     @abstractmethod
     def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """The maps to look through: one per layer, and per head where heads have their own."""
@@ -107,6 +116,7 @@ class Method(ABC):
         *,
         at: Asker | None = None,
         query: Float[Tensor, " query"] | None = None,
+        progress: Tell = silent,
     ) -> Heatmap:
         """The map of this method on the picture.
 
@@ -114,6 +124,7 @@ class Method(ABC):
             record: What was captured.
             at: Ask from the patch under this pixel ``(x, y)`` of the original picture.
             query: Any weighting over the query tokens; without both, the model's own query.
+            progress: Called with the share of the work that is done, from 0 to 1.
 
         Raises:
             FrameError: The model did not see this pixel.
@@ -122,7 +133,8 @@ class Method(ABC):
         if not self.has_query and (at is not None or query is not None):
             raise self.no_query()
         asked = Query.of(record, self.asked(record), at, query)
-        relevance, tokens = self(record, asked.weights), self.shown(record)
+        relevance = self.with_progress(record, asked.weights, progress)
+        tokens = self.shown(record)
         made: dict[str, Any] = {
             "model": record.model,
             "method": self.name,

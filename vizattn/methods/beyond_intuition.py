@@ -36,6 +36,7 @@ from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
 from vizattn.methods.stream import members_of
 from vizattn.methods.tiles import Tile, carry, gradient_and_values, tiles_of, why_no_weights
+from vizattn.progress import Tell, within
 from vizattn.record import AttentionRecord
 from vizattn.windows import put, take
 
@@ -106,19 +107,18 @@ class BeyondIntuition(Downward):
         of_layers = ("added", "lengths") if self.by == "tokens" else ("attention",)
         return (*of_layers, f"path:{self.steps}")
 
-    def __call__(
-        self, record: AttentionRecord, query: Float[Tensor, " query"]
+    def with_progress(
+        self, record: AttentionRecord, query: Float[Tensor, " query"], progress: Tell
     ) -> Float[Tensor, " token"]:
         """Each row of ``P ⊙ F`` that the query weighs, mixed as it weighs them."""
         last, record = self._last(record), self._with_lengths(record)
         shown = self.shown(record).grid
         total = torch.zeros(shown.n_tokens)
-        for asking in torch.split(query.nonzero().flatten(), _TOGETHER):
-            stream = self._top(record)
-            for one in torch.eye(len(query))[asking.flip(0)]:  # the one added last stands first
-                stream = stream.with_query(one, placed(last, last.queries))
-            for layer in reversed(self._layers(record)):
-                stream = self._through(layer, stream)
+        parts = torch.split(query.nonzero().flatten(), _TOGETHER)
+        for number, asking in enumerate(parts):
+            rows = torch.zeros(len(asking), len(query))
+            rows[torch.arange(len(asking)), asking] = 1.0
+            stream = self._down(record, rows, within(progress, number, len(parts)))
             total += query[asking] @ (stream.relevance * _feedback(last, asking, shown))
         return total
 

@@ -8,6 +8,8 @@ multiplied with a matrix.
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import accumulate
+from math import prod
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +24,7 @@ from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
 from vizattn.methods.stream import Stream, empty_stream, finer
 from vizattn.places import Tokens
+from vizattn.progress import Tell, silent
 from vizattn.record import AttentionRecord
 
 
@@ -74,11 +77,28 @@ class Downward(Method):
         self, record: AttentionRecord, query: Float[Tensor, " query"]
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query, through all layers down to ``start_layer``."""
+        return self.with_progress(record, query, silent)
+
+    def with_progress(
+        self, record: AttentionRecord, query: Float[Tensor, " query"], progress: Tell
+    ) -> Float[Tensor, " token"]:
+        """The same, telling after each layer how far it is; a layer takes as long as it is large.
+
+        A method that goes down in its own way has its own of this, and not of ``__call__``.
+        """
+        return self._down(record, query, progress).relevance[0]
+
+    def _down(
+        self, record: AttentionRecord, queries: Float[Tensor, "*many query"], progress: Tell
+    ) -> Stream:
+        """One or many queries of the last layer, through all layers."""
         layers = self._layers(record)
-        stream = self._top(record).with_query(query, _queries(layers[-1]))
-        for layer in reversed(layers):
+        stream = self._top(record).with_query(queries, _queries(layers[-1]))
+        costs = [float(prod(layer.core_shape)) for layer in reversed(layers)]
+        for layer, done in zip(reversed(layers), accumulate(costs), strict=True):
             stream = self._through(layer, stream)
-        return stream.relevance[0]
+            progress(done / sum(costs))
+        return stream
 
     def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """For every layer, the rollout that starts after it.

@@ -32,7 +32,11 @@ from vizattn.methods.downward import Downward, start_layer
 from vizattn.methods.fusion import FUSIONS, fuse
 from vizattn.methods.query import placed
 from vizattn.methods.settings import setting
+from vizattn.progress import silent
 from vizattn.record import AttentionRecord
+
+# Floats of one tile of all queries' rollout.
+_TILE_FLOATS = 2**24
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,34 @@ class Rollout(Downward):
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Rollout through 12 layers: what the class token draws on``."""
         return f"Rollout {self._through_layers(record)}: what {query} draws on"
+
+    def of_all_queries(
+        self, record: AttentionRecord, length: int | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "tile token"]]]:
+        """The rollout of every query token of the last layer, a few rows of ``R`` at a time.
+
+        ``R`` of N tokens is N × N numbers; what is held here is a few times one tile. All rows of a
+        tile share one look at the weights of each layer, so larger tiles take less time.
+
+        Args:
+            record: What was captured.
+            length: Rows of one tile; by default as many as make 64 MiB.
+
+        Yields:
+            Which query tokens, and the relevance of all tokens for each: what ``self(record,
+            query)`` gives. A row sums to 1 where its token asks in the last layer, else it is 0.
+
+        >>> rolled = np.lib.format.open_memmap("all.npy", "w+", "f4", (n, n))   # doctest: +SKIP
+        >>> for part, rows in Rollout().of_all_queries(record):                 # doctest: +SKIP
+        ...     rolled[part] = rows.numpy()
+        """
+        n_queries, n_tokens = self.asked(record).n_queries, self.shown(record).grid.n_tokens
+        length = length or max(1, _TILE_FLOATS // max(n_queries, n_tokens))
+        for start in range(0, n_queries, length):
+            part = slice(start, min(start + length, n_queries))
+            rows = torch.zeros(part.stop - part.start, n_queries)
+            rows.diagonal(part.start).fill_(1.0)
+            yield part, self._down(record, rows, silent).relevance
 
     def _why_not(self, layer: Attention) -> str:
         if self.discard and layer.n_windows > 1:

@@ -83,12 +83,13 @@ class Stream:
         patches = here.patches + spread(given[:, tokens.grid.prefix :], tokens, finest)
         return Stream(self.roles, prefix, patches, here.rows, here.cols, here.frame)
 
-    def with_query(self, query: Float[Tensor, " token"], tokens: Tokens) -> Stream:
-        """With one more query, asked of the tokens whose grid the stream lies on."""
-        prefix = torch.zeros(1, len(self.roles)).index_add(
-            1, members_of(tokens, self.roles), query[None, : tokens.grid.prefix]
+    def with_query(self, query: Float[Tensor, "*many token"], tokens: Tokens) -> Stream:
+        """With one or many more queries, first of all, of tokens whose grid the stream lies on."""
+        queries = query.reshape(-1, query.shape[-1])
+        prefix = torch.zeros(len(queries), len(self.roles)).index_add(
+            1, members_of(tokens, self.roles), queries[:, : tokens.grid.prefix]
         )
-        patches = torch.cat([query[None, tokens.grid.prefix :], self.patches])
+        patches = torch.cat([queries[:, tokens.grid.prefix :], self.patches])
         both = torch.cat([prefix, self.prefix])
         return Stream(self.roles, both, patches, self.rows, self.cols, self.frame)
 

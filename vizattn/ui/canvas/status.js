@@ -6,12 +6,17 @@ let started = 0, clock = 0, last = { kind: "idle" };
 function text({ kind, word: key, text: said, seconds }) {
   if (kind === "error") return said ?? word(key);
   if (kind === "done") return word("done", { n: seconds.toFixed(1) });
-  return busy({ kind }) ? (said ? phrase(said) + "…" : word(kind)) : "";
+  return busy({ kind }) ? (said ? phrase(said.split(": about ")[0]) + "…" : word(kind)) : "";
 }
-/* The seconds so far are for eyes: a screen reader hears each step once. */
+/* The seconds so far and those left are for eyes: a screen reader hears each step once. */
 function seconds() {
   const passed = busy(last) ? Math.floor((performance.now() - started) / 1000) : 0;
-  return passed ? word("seconds", { n: passed }) : "";
+  return passed ? word("seconds", { n: passed }) + left(last.text ?? "") : "";
+}
+/* A long step is told as "Looking at the picture: about 12 s left", or min. */
+function left(said) {
+  const [, n, unit] = said.match(/: about (\d+) (s|min) left$/) ?? [];
+  return n ? ", " + word(unit === "s" ? "secondsLeft" : "minutesLeft", { n }) : "";
 }
 
 /* A run whose server is gone would wait for ever: any answer at all means that it is there. */
