@@ -28,6 +28,7 @@ from vizattn.evaluation.data import Extent, trial_of
 from vizattn.evaluation.judges import Location, Perturbation, Segmentation
 from vizattn.evaluation.maps import maps_of, recipes_of
 from vizattn.evaluation.questions import Question
+from vizattn.evaluation.report import report_of
 from vizattn.evaluation.run import Plan, judge
 from vizattn.evaluation.samples import Sample, digit_samples, mosaic_samples
 from vizattn.evaluation.sanity import likeness, randomised
@@ -382,3 +383,11 @@ def test_trust_stops_when_it_is_told_to(digits, questions):
 
     with pytest.raises(KeyboardInterrupt):
         trust(shown, shown.heatmap, stop)
+
+
+def test_a_model_that_finds_nothing_is_told_so(digits, tmp_path):
+    extent = Extent(limit=1)
+    empty = replace(trial_of(digits, None, extent), samples=iter(()))
+    with pytest.raises(EvaluationError, match="nothing could be asked about vizattn/digits"):
+        report_of(digits, empty, recipes_of(["raw"]), tmp_path, few=0, sane=0, smooth=False,
+                  extent=extent)  # fmt: skip

@@ -34,10 +34,10 @@ def judge(
     limit: Annotated[int | None, typer.Option(help="Pictures, at most.", min=1)] = None,
     curves: Annotated[
         int, typer.Option(help="Questions for deletion, insertion and the like.", min=0)
-    ] = 60,
+    ] = 24,
     few: Annotated[
         int, typer.Option(help="Questions for methods that take many passes.", min=0)
-    ] = 100,
+    ] = 24,
     steps: Annotated[
         int | None,
         typer.Option(help="Steps of deletion and insertion.", min=2, show_default="one a row"),

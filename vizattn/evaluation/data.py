@@ -60,7 +60,7 @@ class Extent:
     """
 
     limit: int | None = None
-    curves: int = 60
+    curves: int = 24
     steps: int | None = None
     split: str = "report"
     seed: int = 1

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vizattn import __version__
+from vizattn.errors import EvaluationError
 from vizattn.evaluation.data import Extent, Trial
 from vizattn.evaluation.judges import Found
 from vizattn.evaluation.run import Judged, Plan, judge
@@ -148,6 +149,11 @@ def report_of(
                 progress(sample.group + 1)
 
     judged = judge(model, questions(), plan, folder)
+    if not judged.lines:
+        raise EvaluationError(
+            f"nothing could be asked about {model.name} here ({trial.about}). Does it find what is "
+            f"in these pictures, and is a judge given any questions?"
+        )
     quick = {name: recipe for name, recipe in recipes.items() if not recipe.is_slow}
     alike = likeness(model, islice(first, sane), quick)
     verdicts = judged.verdicts([each for each, _ in trial.judges])

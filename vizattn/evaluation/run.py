@@ -40,7 +40,7 @@ class Plan:
 
     recipes: Mapping[str, Method]
     judges: Sequence[tuple[Judge, int | None]]
-    few: int = 100
+    few: int = 24
     smooth: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
 
