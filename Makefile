@@ -48,9 +48,11 @@ format: dev ## Put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: dev chromium ## Measure capture, rollout and the page
-	$(BIN)/python benchmarks/capture.py
+bench: dev chromium ## Measure capture, rollout, methods, what others do, and the page
+	$(BIN)/pip install --quiet -e '.[bench]'
+	$(BIN)/python benchmarks/rollout.py
 	$(BIN)/python benchmarks/methods.py
+	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/survey.py

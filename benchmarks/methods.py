@@ -12,19 +12,16 @@ docs/benchmarks.md.
 from __future__ import annotations
 
 import argparse
-import gc
-import os
-import platform
-import re
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
+from measure import ROOT, give_back, held_mib, machine, restart_peak, rewrite
 
 from vizattn.capture import capture
 from vizattn.errors import VizattnError
@@ -32,7 +29,6 @@ from vizattn.gradients import capture_gradients
 from vizattn.methods import METHODS, Method
 from vizattn.models import load_model
 
-ROOT = Path(__file__).parent.parent
 MODEL = "vizattn/dinov2-small"
 PLAIN, BACKWARD = "plain forward", "forward + backward"
 
@@ -92,18 +88,12 @@ def child(size: int, way: str) -> None:
     """Run one way twice, so that lazy parts are loaded, and print the second run's growth."""
     look = ways(size, slow=True)[way]
     look()
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
-    before = _status("VmRSS")
+    give_back()
+    restart_peak()
+    before = held_mib()
     kept = look()
-    print((_status("VmHWM") - before) / 1024)
+    print(held_mib("VmHWM") - before)
     del kept
-
-
-def _status(field: str) -> int:
-    """A figure of this process in KiB, as Linux counts it."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def table(sizes: list[int], rounds: int, *, slow: bool) -> str:
@@ -123,20 +113,6 @@ def table(sizes: list[int], rounds: int, *, slow: bool) -> str:
     return "\n".join(lines)
 
 
-def write(made: str, rounds: int, command: str) -> None:
-    """Put the table where the documentation shows it."""
-    about = (
-        f"torch {torch.__version__}, {os.cpu_count()} cores ({platform.machine()}), "
-        f"{rounds} rounds, `{command}`"
-    )
-    page = ROOT / "docs" / "benchmarks.md"
-    page.write_text(re.sub(
-        r"(?s)<!-- methods -->.*?<!-- end -->",
-        lambda _: f"<!-- methods -->\n{about}\n\n{made}\n<!-- end -->",
-        page.read_text(),
-    ))  # fmt: skip
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -151,7 +127,9 @@ def main() -> None:
         return
     made = table(given.sizes, given.rounds, slow=given.slow)
     if given.write:
-        write(made, given.rounds, f"python benchmarks/methods.py {' '.join(sys.argv[1:])}".strip())
+        command = shlex.join(["python", "benchmarks/methods.py", *sys.argv[1:]])
+        about = f"{machine('torch', 'timm')}, {given.rounds} rounds, `{command}`"
+        rewrite(ROOT / "docs" / "benchmarks.md", "methods", f"{about}\n\n{made}")
 
 
 if __name__ == "__main__":

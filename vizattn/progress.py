@@ -45,7 +45,7 @@ class Pace:
         self._done = min(1.0, share)
         passed = monotonic() - self._since
         whole = passed / self._done
-        if whole >= _LONG:
+        if whole >= _LONG and self._done < 1:  # what comes next is told by whoever does it
             at = self._start + self._done * (self._end - self._start)
             self._progress(at, f"{self._words}: {in_words(whole - passed)} left")
 

@@ -116,7 +116,11 @@ def _find_out(module: nn.Module, pair: Tensor, readout: str) -> _Layout | None:
 
 
 def _layout(alone: Observation, together: Observation, n_pictures: int) -> _Layout | None:
-    """Shares by comparing shapes; ``None`` where some tensor is no whole number of pictures."""
+    """Shares by comparing shapes; ``None`` where some tensor is no whole number of pictures.
+
+    Or where a call took another kernel: convolutions leave two pictures in another order of memory
+    than one, and PyTorch's fused attention takes queries in that order alone (timm's cpubone).
+    """
     if len(alone.calls) != len(together.calls) or together.unrecorded:
         return None
     layout: _Layout = []

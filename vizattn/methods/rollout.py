@@ -103,10 +103,6 @@ class Rollout(Downward):
         Yields:
             Which query tokens, and the relevance of all tokens for each: what ``self(record,
             query)`` gives. A row sums to 1 where its token asks in the last layer, else it is 0.
-
-        >>> rolled = np.lib.format.open_memmap("all.npy", "w+", "f4", (n, n))   # doctest: +SKIP
-        >>> for part, rows in Rollout().of_all_queries(record):                 # doctest: +SKIP
-        ...     rolled[part] = rows.numpy()
         """
         n_queries, n_tokens = self.asked(record).n_queries, self.shown(record).grid.n_tokens
         length = length or max(1, _TILE_FLOATS // max(n_queries, n_tokens))
