@@ -5,11 +5,11 @@
 
 Every way is what somebody writes after reading its documentation (``ways.py``). Each has a child
 process of its own with the same weights and the same pictures, and stays there for all rounds; they
-take turns, one look each in every round, so that a machine whose speed drifts slows all of them
-alike. The first round warms up and is not counted. Memory is how far a child's own peak rises
-above what it held with its model loaded. A child that needs more than ``--memory`` or longer than
-``--patience`` fails with its own message and not the machine. ``--write`` puts the tables into
-docs/benchmarks.md and the README.
+take turns, one look each in every round and nothing held in between, so that a machine whose speed
+drifts slows all of them alike. The first round warms up and is not counted. Memory is how far a
+child's own peak rises above what it held with its model loaded. A child that needs more than
+``--memory`` (by default four fifths of what is free) or longer than ``--patience`` fails with its
+own message and not the machine. ``--write`` puts the tables into docs/benchmarks.md and the README.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,21 +91,29 @@ class Child:
         assert stdout is not None
         if not select.select([stdout], [], [], patience)[0]:
             self.end()
-            return {"failed": f"took longer than {patience:.0f} s"}
+            return {"failed": f"took longer than {patience:g} s"}
         line = stdout.readline()
-        return json.loads(line) if line else {"failed": f"ended with {self._process.wait()}"}
+        if line:
+            return json.loads(line)
+        code = self._process.wait()
+        return {"failed": "was killed, for want of memory" if code == -9 else f"ended with {code}"}
 
     def look(self, patience: float) -> dict[str, Any]:
         """Have it look once."""
         assert self._process.stdin is not None
-        self._process.stdin.write("look\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, and its answer says so
+            self._process.stdin.write("look\n")
+            self._process.stdin.flush()
         return self.answer(patience)
 
     def end(self) -> None:
         """Stop it, whatever it is at."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):  # a word that it never read
+                assert pipe is not None
+                pipe.close()
 
 
 def measure(
@@ -194,13 +203,21 @@ def summary(all_found: dict[tuple[int, int], dict[str, Measured]]) -> str:
     return "\n".join(lines)
 
 
+def available_gib() -> float:
+    """How much memory nobody needs now."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) / 2**20
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 518, 1022])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory", type=float, default=24, help="GiB for one child's look")
+    parser.add_argument(
+        "--memory", type=float, default=available_gib() * 0.8, help="GiB for one child's look"
+    )
     parser.add_argument("--patience", type=float, default=900, help="seconds for one look")
     parser.add_argument(
         "--beside", default="idle machine", help="what else the machine did, for the page"

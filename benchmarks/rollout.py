@@ -161,7 +161,7 @@ def rows(runs: list[tuple[str, int]], rounds: int) -> list[Row]:
         base, kept = growth_mib(name, size, PLAIN), kept_mib(name, size)
         plain, plain_work = times[PLAIN]
         for way, (taken, work) in times.items():
-            more = growth_mib(name, size, way) - base
+            more = 0.0 if way == PLAIN else growth_mib(name, size, way) - base
             ratios = taken / plain, work / plain_work
             made.append(Row(name, size, way, taken, *ratios, more, kept))
             print(made[-1], flush=True)

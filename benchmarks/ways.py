@@ -115,7 +115,6 @@ def matrix_rollout(size: int) -> Look:
             part.register_forward_hook(lambda _module, _given, output: attentions.append(output))
 
     def look(pixels: Tensor) -> Tensor:
-        attentions.clear()
         with torch.no_grad():
             module(pixels)
             identity = torch.eye(attentions[0].shape[-1])
@@ -124,6 +123,7 @@ def matrix_rollout(size: int) -> Look:
                 mixed = (attention.mean(dim=1) + identity) / 2
                 mixed = mixed / mixed.sum(dim=-1, keepdim=True)
                 result = mixed @ result
+        attentions.clear()  # some GiB, and others take their turn now
         return on_grid(result[:, 0, 1:])
 
     return look
@@ -134,7 +134,13 @@ def fast_vit_rollout(size: int) -> Look:
     from fast_vit_rollout import ViTAttentionRollout
 
     rollout = ViTAttentionRollout(embedded(size, fused=False).module, discard_ratio=0.0)
-    return lambda pixels: on_grid(rollout(pixels)[:, 0, 1:])
+
+    def look(pixels: Tensor) -> Tensor:
+        matrix = rollout(pixels)
+        rollout.attentions = []  # as the next call would do first
+        return on_grid(matrix[:, 0, 1:])
+
+    return look
 
 
 def attention_extract(size: int, *, fused: bool) -> Look:
@@ -320,6 +326,7 @@ def main(number: int, size: int, batch: int, gib: float) -> None:
     say({})
     for _ in sys.stdin:
         say(looked(look, pixels, loaded))
+        give_back()
 
 
 if __name__ == "__main__":

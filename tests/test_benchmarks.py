@@ -1,6 +1,7 @@
 """What the benchmarks print: bars, tables and failures, without measuring anything."""
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -89,3 +90,21 @@ def test_weights_go_over_to_transformers_whole_or_not_at_all(benchmark, monkeypa
     )
     with pytest.raises(RuntimeError, match="the weights do not fit"):
         ways.dinov2_of(module, 84, "eager")
+
+
+@pytest.mark.parametrize(
+    ("code", "patience", "answer"),
+    [
+        ("print('{\"seconds\": 1}', flush=True); input()", 20, {"seconds": 1}),
+        ("import os; os.kill(os.getpid(), 9)", 20, {"failed": "was killed, for want of memory"}),
+        ("raise SystemExit(3)", 20, {"failed": "ended with 3"}),
+        ("import time; time.sleep(60)", 0.2, {"failed": "took longer than 0.2 s"}),
+    ],
+)
+def test_a_child_that_answers_no_more_is_a_failure_in_words(benchmark, code, patience, answer):
+    child = object.__new__(benchmark("peers").Child)
+    pipes = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    child._process = subprocess.Popen([sys.executable, "-S", "-c", code], text=True, **pipes)
+    assert child.look(patience) == answer
+    child.end()
+    assert child._process.returncode is not None

@@ -36,7 +36,7 @@ from vizattn.progress import silent
 from vizattn.record import AttentionRecord
 
 # Floats of one tile of all queries' rollout.
-_TILE_FLOATS = 2**24
+_TILE_FLOATS = 2**22
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class Rollout(Downward):
 
         Args:
             record: What was captured.
-            length: Rows of one tile; by default as many as make 64 MiB.
+            length: Rows of one tile; by default as many as make 16 MiB, of which some
+                twelve are held at the peak.
 
         Yields:
             Which query tokens, and the relevance of all tokens for each: what ``self(record,
