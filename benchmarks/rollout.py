@@ -32,6 +32,7 @@ from vizattn.models import load_model
 
 GLOBAL = "vizattn/dinov2-small"
 WINDOWED = ("timm/swin_tiny_patch4_window7_224", "timm/maxvit_tiny_rw_224")
+# Rows and rollout need no values, and ``explain`` keeps none for them.
 PLAIN, CAPTURE, ROWS, ROLLOUT = "plain forward", "capture", "capture + rows", "capture + rollout"
 
 # Bars for the global model: times a plain pass, MiB above one at 1022 px, MiB in all at 1792 px.
@@ -73,8 +74,8 @@ def ways(name: str, size: int) -> dict[str, Callable[[], object]]:
     looks = {
         PLAIN: plain,
         CAPTURE: lambda: capture(model, pixels),
-        ROWS: lambda: RawAttention().by_layer(capture(model, pixels)),
-        ROLLOUT: lambda: Rollout().heatmap(capture(model, pixels)),
+        ROWS: lambda: RawAttention().by_layer(capture(model, pixels, values=False)),
+        ROLLOUT: lambda: Rollout().heatmap(capture(model, pixels, values=False)),
     }
     looks[CAPTURE]()  # the first pass of a size finds out where tokens lie
     return looks
@@ -146,10 +147,10 @@ def large_child(size: int) -> None:
     print(json.dumps({"tokens": n_tokens, "mib": peak, "seconds": seconds}))
 
 
-def kept_mib(name: str, size: int) -> float:
-    """What a record of this input keeps, in MiB: q, k and v, or weights and v."""
+def kept_mib(name: str, size: int, way: str) -> float:
+    """What a record keeps, in MiB: q and k, and v where it is only captured; or weights."""
     model = load_model(name, weights="pretrained" if name == GLOBAL else "random")
-    record = capture(model, torch.randn(3, size, size))
+    record = capture(model, torch.randn(3, size, size), values=way == CAPTURE)
     return sum(layer.bytes for layer in record) / 2**20
 
 
@@ -158,10 +159,11 @@ def rows(runs: list[tuple[str, int]], rounds: int) -> list[Row]:
     made = []
     for name, size in runs:
         times = seconds(name, size, rounds)
-        base, kept = growth_mib(name, size, PLAIN), kept_mib(name, size)
+        base = growth_mib(name, size, PLAIN)
         plain, plain_work = times[PLAIN]
         for way, (taken, work) in times.items():
             more = 0.0 if way == PLAIN else growth_mib(name, size, way) - base
+            kept = 0.0 if way == PLAIN else kept_mib(name, size, way)
             ratios = taken / plain, work / plain_work
             made.append(Row(name, size, way, taken, *ratios, more, kept))
             print(made[-1], flush=True)

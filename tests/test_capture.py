@@ -7,7 +7,7 @@ from samples import dense, dot_image, randomised
 from torch import nn
 
 from vizattn.capture import capture
-from vizattn.errors import CaptureError
+from vizattn.errors import CaptureError, RecordError
 from vizattn.grid import TokenGrid
 from vizattn.layers import DenseAttention, LayerAttention
 from vizattn.models import wrap_model
@@ -58,7 +58,7 @@ def test_rows_with_and_without_the_kernels_log_sum_exp_are_the_dense_softmax(
     tiny_timm, pixels, few, monkeypatch
 ):
     for room in ("recorder", "gate"):
-        monkeypatch.setattr(f"vizattn.{room}.FEW_QUERIES", few)
+        monkeypatch.setattr(f"vizattn.{room}.MANY_QUERIES", few)
     for record in (capture(tiny_timm, pixels), capture(tiny_timm, pixels)):  # traced, then gated
         for layer in record:
             assert (layer.lse is None) == (few > 17)
@@ -231,6 +231,25 @@ def test_memory_is_the_queries_keys_and_values_and_little_more(record):
     for layer in record:
         qkv = layer.q.nbytes + layer.k.nbytes + layer.v.nbytes
         assert layer.bytes <= 1.05 * qkv
+
+
+@pytest.mark.parametrize("many", [0, 1000])
+def test_without_values_rows_are_the_same_and_nothing_that_was_shared_stays(
+    tiny_timm, pixels, many, monkeypatch
+):
+    whole = capture(tiny_timm, pixels)
+    for room in ("recorder", "gate", "calls"):
+        monkeypatch.setattr(f"vizattn.{room}.MANY_QUERIES", many)
+    lean = capture(tiny_timm, pixels, values=False)
+    for kept, all_of_it in zip(lean, whole, strict=True):
+        torch.testing.assert_close(kept.rows(range(17)), all_of_it.rows(range(17)))
+        # timm makes q, k and v in one product, so views of it keep all three
+        held = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
+                for each in (kept.q, kept.k)}  # fmt: skip
+        assert sum(held.values()) == (2 if many == 0 else 3) * kept.q.nbytes
+        with pytest.raises(RecordError, match="without values"):
+            _ = kept.values
+        assert torch.equal(all_of_it.values, all_of_it.v)
 
 
 def test_a_model_in_training_mode_is_refused(tiny_timm, pixels):

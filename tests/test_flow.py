@@ -48,7 +48,7 @@ def record_of(*matrices):
     layers = tuple(
         DenseAttention(
             f"blocks.{i}", "self", tokens_of(grid), tokens_of(grid), "", True,
-            torch.tensor(each).unsqueeze(0), torch.zeros(1, n, 1),
+            torch.tensor(each).unsqueeze(0),
         )
         for i, each in enumerate(matrices)
     )  # fmt: skip

@@ -44,10 +44,7 @@ def record_of(*weights, prefix=1):
     n_tokens = weights[0].shape[-1]
     tokens = tokens_of(TokenGrid(1, n_tokens - prefix, prefix))
     about = ("self", tokens, tokens, "", True)
-    layers = tuple(
-        DenseAttention(f"layer{i}", *about, w, torch.zeros(*w.shape[:2], 1))
-        for i, w in enumerate(weights)
-    )
+    layers = tuple(DenseAttention(f"layer{i}", *about, w) for i, w in enumerate(weights))
     return AttentionRecord(layers, tokens.frame, (10, 10 * (n_tokens - prefix)))
 
 

@@ -21,9 +21,8 @@ def looking(weights, grid, frame=None, queries=None):
     """A record of one layer with these weights, ``[head, query, key]``."""
     weights = torch.as_tensor(weights)
     frame = frame or Frame(0, 0, grid.cols, grid.rows)
-    values = torch.zeros(len(weights), weights.shape[-1], 1)
     sides = (queries or Tokens(grid, frame), Tokens(grid, frame))
-    layer = DenseAttention("blocks.0.attn", "self", *sides, "", True, weights, values)
+    layer = DenseAttention("blocks.0.attn", "self", *sides, "", True, weights)
     return AttentionRecord((layer,), frame, (grid.rows, grid.cols))
 
 
@@ -211,7 +210,7 @@ def test_layers_with_fewer_heads_or_no_place_leave_gaps(swin):
     record = capture(swin, torch.randn(3, 56, 112))
     blind = DenseAttention(
         "odd", "unknown", None, None, "its keys do not stand on a grid", True,
-        torch.eye(3).unsqueeze(0), torch.zeros(1, 3, 1),
+        torch.eye(3).unsqueeze(0),
     )  # fmt: skip
     record = AttentionRecord((*record.layers, blind), record.frame, record.input_size)
     found = head_statistics(record)

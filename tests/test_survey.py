@@ -131,7 +131,7 @@ def test_what_is_not_defined_is_blank_and_says_why():
     record = capture(randomised(cait), torch.randn(3, 64, 64))
     blind = DenseAttention(
         "odd", "channel", None, None, "it attends among channels", True,
-        torch.eye(3).unsqueeze(0), torch.zeros(1, 3, 1),
+        torch.eye(3).unsqueeze(0),
     )  # fmt: skip
     record = AttentionRecord((*record.layers, blind), record.frame, record.input_size)
     found = picture_numbers(record)

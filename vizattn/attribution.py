@@ -82,7 +82,7 @@ def _in_own_order(call: AttentionCall, place: CallPlace) -> LayerAttention:
             f"heads of {call.module or 'an attention call'} share keys, for which no rule of "
             f"relevance is known. GAE and CP-LRP work."
         )
-    return replace(layer, q=layer.q.detach(), k=layer.k.detach(), v=layer.v.detach())
+    return replace(layer, q=layer.q.detach(), k=layer.k.detach(), v=layer.values.detach())
 
 
 def _above(graph: Graph, ends: Iterable[Node]) -> set[Node]:

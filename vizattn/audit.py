@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vizattn.calls import AttentionCall
+from vizattn.calls import EVERYTHING, AttentionCall
 from vizattn.capture import layer_of
 from vizattn.layers import DenseAttention, LayerAttention
 from vizattn.models import VisionModel
@@ -133,8 +133,8 @@ def audit(model: VisionModel, pixels: Tensor) -> Audit:
     batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
     with torch.no_grad(), _called(model.module) as called:
         plain = model.module(batch)
-    seen = observe(model.module, pixels, readout=model.readout, keep_outputs=True)
-    again = observe(model.module, pixels, readout=model.readout, keep_outputs=True)
+    seen = observe(model.module, pixels, readout=model.readout, keep=EVERYTHING)
+    again = observe(model.module, pixels, readout=model.readout, keep=EVERYTHING)
     identical = _same(plain, seen.output) and _same(plain, again.output)
     reports = _reports(seen.calls, seen.places)
     missed = list(seen.unrecorded)
@@ -222,7 +222,7 @@ def _errors(
         if output is not None:
             mixed = getattr(layer, "mixed", None)
             used = rows if mixed is None else mixed[:, part].float()
-            made = used @ layer.v.float()
+            made = used @ layer.values.float()
             value_error = max(value_error, float((made - output[:, part]).abs().max()))
     if output is None:
         return row_error, None

@@ -7,6 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# With fewer queries, what a call shares or could keep besides is not worth a copy.
+MANY_QUERIES = 512
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What is kept of each call beside what it attends with.
+
+    Attributes:
+        values: Its values. Without them a record of a fused model takes a third less memory.
+        outputs: What it returned.
+    """
+
+    values: bool = True
+    outputs: bool = False
+
+
+VALUES, NO_VALUES, EVERYTHING = Keep(), Keep(values=False), Keep(outputs=True)
+
 
 @dataclass
 class AttentionCall:
@@ -18,7 +37,7 @@ class AttentionCall:
         operation: The operation that was recognised.
         q: Queries, where a fused kernel got them.
         k: Keys, likewise.
-        v: Values.
+        v: Values, ``None`` where they were left out.
         scale: What the kernel was told to multiply the scores with.
         bias: What the kernel added to the scores, or which keys a boolean mask lets through.
         causal: Whether the kernel hid later keys.
@@ -57,6 +76,18 @@ class AttentionCall:
         """Weights times values, one row for each query."""
         return self.output.mT if self.is_turned and self.output is not None else self.output
 
+    def leave_values(self) -> None:
+        """Forget the values; what queries and keys shared with them is freed where it is much.
+
+        A model that makes all three in one product gives views of it, and a view pins the whole.
+        Below ``MANY_QUERIES`` a copy would take longer than it is worth.
+        """
+        self.v = None
+        assert self.q is not None
+        assert self.k is not None
+        if self.q.shape[-2] >= MANY_QUERIES:
+            self.q, self.k = _apart(self.q), _apart(self.k)
+
     @property
     def is_exact(self) -> bool:
         """Whether the softmax itself multiplied the values, and not something made from it."""
@@ -67,6 +98,13 @@ class AttentionCall:
         if self.weights.data_ptr() == self.softmax.data_ptr():
             return True
         return torch.equal(self.weights.reshape(-1), self.softmax.reshape(-1))
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """The same numbers in memory of their own, where they lie among others."""
+    if tensor.untyped_storage().nbytes() <= tensor.nbytes:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def for_all_heads(tensor: Tensor, call: AttentionCall) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vizattn.calls import AttentionCall, for_all_heads
+from vizattn.calls import NO_VALUES, VALUES, AttentionCall, for_all_heads
 from vizattn.errors import CaptureError
 from vizattn.frame import Frame
 from vizattn.images import ImageSource, open_image
@@ -32,6 +32,7 @@ def capture(
     model: VisionModel | nn.Module,
     image: ImageSource | Tensor,
     *,
+    values: bool = True,
     progress: Tell | None = None,
     **inputs: Any,
 ) -> AttentionRecord:
@@ -41,6 +42,8 @@ def capture(
         model: From ``load_model`` or ``wrap_model``, or a module, which is wrapped as it is.
         image: Anything ``open_image`` takes, or pixels ``[3, height, width]`` that are already
             preprocessed, which then are the whole picture.
+        values: Whether to keep the values too. What a row or a rollout needs is there without
+            them, in a third less memory.
         progress: Called at each attention call with the share of the pass that is done, 0 to 1.
         inputs: Further keyword arguments of the model's own forward pass, such as a mask.
 
@@ -54,7 +57,8 @@ def capture(
     """
     model = model if isinstance(model, VisionModel) else wrap_model(model)
     pixels, frame = pixels_of(model, image)
-    seen = observe(model.module, pixels, inputs, model.readout, progress=progress)
+    keep = VALUES if values else NO_VALUES
+    seen = observe(model.module, pixels, inputs, model.readout, keep=keep, progress=progress)
     return record_of(seen, model, frame, (pixels.shape[-2], pixels.shape[-1]))
 
 
@@ -120,7 +124,6 @@ def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Laye
     q = call.q
     assert q is not None
     assert call.k is not None
-    assert call.v is not None
     lead = q.shape[:-2]
 
     def flat(tensor: Tensor) -> Tensor:
@@ -137,10 +140,10 @@ def _linear(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Laye
         True,
         flat(q),
         flat(for_all_heads(call.k, call)),
-        flat(for_all_heads(call.v, call)),
         q.shape[-1] ** -0.5 if call.scale is None else call.scale,
         _bias(call, lead, order),
         lse if lse is None or order is None else lse[order],
+        v=None if call.v is None else flat(for_all_heads(call.v, call)),
         g=None if call.gradient is None else flat(call.gradient),
     )
 
@@ -186,7 +189,7 @@ def _dense(call: AttentionCall, place: CallPlace, order: Tensor | None) -> Dense
             weights, before = before, None
     about = (call.module, place.kind, place.queries, place.keys, place.reason, is_exact)
     g = None if call.gradient is None else flat(call.gradient)
-    return DenseAttention(*about, weights, flat(values), mixed, before, g=g)
+    return DenseAttention(*about, weights, mixed, before, v=flat(values), g=g)
 
 
 def pixels_of(model: VisionModel, image: ImageSource | Tensor) -> tuple[Tensor, Frame]:

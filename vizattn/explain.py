@@ -154,7 +154,7 @@ def record_for(
             f"These do: {known}."
         )
     if not method.wanted:
-        return capture(model, picture, progress=progress)
+        return capture(model, picture, values=False, progress=progress)
     return capture_gradients(model, picture, target, needs=method.wanted)
 
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from vizattn.calls import AttentionCall
-from vizattn.recorder import FEW_QUERIES, Recorder
+from vizattn.calls import MANY_QUERIES, AttentionCall
+from vizattn.recorder import Recorder
 
 # These ask whether anybody stands by, and then compute in another way.
 _SHY = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -40,7 +40,7 @@ class Gate(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        if args and args[0].dim() == 4 and args[0].shape[-2] < FEW_QUERIES:
+        if args and args[0].dim() == 4 and args[0].shape[-2] < MANY_QUERIES:
             output = func(*args, **kwargs)
             self._recorder.note(args, kwargs, output)
             return output

@@ -261,11 +261,10 @@ def _grid(kept: Kept) -> TokenGrid | None:
 def _with_gives(layer: Attention, of: tuple[AttentionCall, CallPlace]) -> Attention:
     call, place = of
     assert call.projection is not None
-    values: Tensor = layer.v  # type: ignore[attr-defined]  # both forms have values
     heads = place.windows.flatten() % len(call.projection)
     if layer.n_heads != len(call.projection):
         return layer
-    return replace(layer, gives=added_by_key(values, call.projection, heads, layer.n_heads))
+    return replace(layer, gives=added_by_key(layer.values, call.projection, heads, layer.n_heads))
 
 
 def added_by_key(

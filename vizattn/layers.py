@@ -4,10 +4,9 @@ Two forms have one face. ``LayerAttention`` keeps q and k, so its memory grows w
 with their square. ``DenseAttention`` keeps the weights, where a model multiplied its values with
 something that q and k cannot give back, or did not fuse its softmax.
 
-The first axis of what is kept holds windows and, within each, heads; a call that is not cut into
-windows has one. Tokens are asked for by their number in the grid of the queries, and answers come
-in the numbers of the grid of the keys: a window lies where it lies on the picture, and outside of
-it there is nothing.
+The first axis of what is kept holds windows (one, if a call is not cut) and, within each, heads.
+Tokens are asked for by their number in the grid of the queries; answers come in the numbers of the
+grid of the keys, and outside of its window there is nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vizattn import attention
+from vizattn.errors import RecordError
 from vizattn.places import Tokens
 from vizattn.windows import numbers_of, put, take, tokens_in, windows_per_token, windows_with
 
@@ -44,6 +44,7 @@ class Attention:
         reason: Why nothing can be laid over the picture; empty when it can.
         is_exact: Whether the softmax itself multiplied the values (and not a mixture of heads or
             a gated softmax).
+        v: Values, where they were kept.
         g: Derivative of a target by each head's output (that by the weights is ``g vᵀ``), if known.
         gives: What each key adds to a token through each head, in coordinates that keep lengths
             and angles, if known.
@@ -55,6 +56,7 @@ class Attention:
     keys: Tokens | None
     reason: str
     is_exact: bool
+    v: Float[Tensor, "lead key value"] | None = field(default=None, kw_only=True)
     g: Float[Tensor, "lead query value"] | None = field(default=None, kw_only=True)
     gives: Float[Tensor, "lead key coordinate"] | None = field(default=None, kw_only=True)
 
@@ -73,23 +75,30 @@ class Attention:
     @property
     def n_heads(self) -> int:
         """Heads of this call."""
-        return self._shape[0] // self.n_windows
+        return self.core_shape[0] // self.n_windows
 
     @property
     def n_queries(self) -> int:
         """Tokens that can be asked: those of the grid of the queries."""
-        return self._shape[1] if self.queries is None else self.queries.grid.n_tokens
+        return self.core_shape[1] if self.queries is None else self.queries.grid.n_tokens
 
     @property
     def n_keys(self) -> int:
         """Tokens that a row runs over: those of the grid of the keys."""
-        return self._shape[2] if self.keys is None else self.keys.grid.n_tokens
+        return self.core_shape[2] if self.keys is None else self.keys.grid.n_tokens
+
+    @property
+    def values(self) -> Float[Tensor, "lead key value"]:
+        """``v``, or a ``RecordError`` where it was not kept."""
+        if self.v is None:
+            raise RecordError(f"{self.name} was captured without values. Capture it with them.")
+        return self.v
 
     @property
     def bytes(self) -> int:
         """Memory of the tensors kept here."""
         kept = (getattr(self, name) for name in self.tensors)
-        return sum(tensor.nbytes for tensor in kept if tensor is not None)
+        return sum(each.nbytes for each in kept if each is not None)
 
     def rows(self, queries: int | Sequence[int] | Tensor) -> Float[Tensor, "head picked key"]:
         """What a few query tokens look at.
@@ -128,10 +137,7 @@ class Attention:
         return columns[..., order]
 
     def attend(self, query: Float[Tensor, " query"]) -> Float[Tensor, "head key"]:
-        """``r A`` of every head by itself: what a weighting of the query tokens looks at.
-
-        Only rows that the query weighs are computed. The same as ``rows`` weighted and summed.
-        """
+        """``r A`` of every head by itself, of the rows alone that the weighting ``query`` has."""
         if self._is_plain:
             asking = query.nonzero().flatten()
             return self._carry(slice(None), asking, query[asking].expand(1, 1, -1))[:, 0]
@@ -155,14 +161,9 @@ class Attention:
             part = slice(start, min(start + length, self.n_queries))
             yield part, self.rows(range(part.start, part.stop))
 
-    @property
-    def core_shape(self) -> tuple[int, int, int]:
-        """Windows times heads, query tokens of a window, key tokens of a window."""
-        return self._shape
-
     def core_tiles(self) -> Iterator[tuple[slice, Float[Tensor, "lead tile key"]]]:
         """All rows as the tensors hold them, window by window and head by head."""
-        lead, n_queries, n_keys = self._shape
+        lead, n_queries, n_keys = self.core_shape
         length = attention.tile_length(lead, n_keys)
         for start in range(0, n_queries, length):
             part = slice(start, min(start + length, n_queries))
@@ -180,7 +181,7 @@ class Attention:
             return carried.reshape(*relevance.shape[:-1], self.n_keys)
         asking, asked = self._windows
         total = torch.zeros(len(flat), self.n_keys, dtype=flat.dtype)
-        step = attention.tile_length(self.n_heads * self._shape[1], self._shape[2])
+        step = attention.tile_length(self.n_heads * self.core_shape[1], self.core_shape[2])
         for start in range(0, self.n_windows, step):
             windows = slice(start, min(start + step, self.n_windows))
             weights = self._normalised(windows).to(flat.dtype)
@@ -214,7 +215,7 @@ class Attention:
     def _normalised(self, windows: slice) -> Float[Tensor, "window query key"]:
         """Weights of some windows, heads averaged, filling left out, rows summing to 1 again."""
         lead = slice(windows.start * self.n_heads, windows.stop * self.n_heads)
-        weights = self._rows(lead, torch.arange(self._shape[1]))
+        weights = self._rows(lead, torch.arange(self.core_shape[1]))
         weights = rearrange(weights, "(w h) q k -> w h q k", h=self.n_heads).mean(1)
         seen = (self._windows[1][windows] >= 0).unsqueeze(1)
         kept = weights * seen
@@ -225,7 +226,7 @@ class Attention:
 
     @property
     @abstractmethod
-    def _shape(self) -> tuple[int, int, int]:
+    def core_shape(self) -> tuple[int, int, int]:
         """Windows times heads, query tokens of a window, key tokens of a window."""
 
     @abstractmethod
@@ -253,7 +254,6 @@ class LayerAttention(Attention):
     Attributes:
         q: Queries as the kernel got them.
         k: Keys, likewise.
-        v: Values, likewise.
         scale: Multiplies the scores.
         bias: Added to the scores, ``-inf`` where a query may not look.
         lse: Log-sum-exp of each row, where the kernel gave it.
@@ -261,7 +261,6 @@ class LayerAttention(Attention):
 
     q: Float[Tensor, "lead query dim"]
     k: Float[Tensor, "lead key dim"]
-    v: Float[Tensor, "lead key value"]
     scale: float
     bias: Float[Tensor, "#lead #query key"] | None = None
     lse: Float[Tensor, "lead query"] | None = None
@@ -269,7 +268,8 @@ class LayerAttention(Attention):
     tensors: ClassVar[tuple[str, ...]] = ("q", "k", "v", "bias", "lse", "g", "gives")
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
+    def core_shape(self) -> tuple[int, int, int]:
+        """As the tensors have it."""
         return self.q.shape[0], self.q.shape[1], self.k.shape[1]
 
     def _rows(self, lead: slice, picked: Tensor) -> Tensor:
@@ -299,7 +299,6 @@ class DenseAttention(Attention):
     Attributes:
         weights: What multiplied the values when its rows sum to 1, else the softmax; a query with
             every key masked is blank (zeros).
-        v: Values as the model multiplied them.
         mixed: What multiplied the values where that is neither the softmax nor sums to 1, such as
             a learnt mixture of heads.
         softmax: The softmax that ``weights`` were made from, where they are not it, such as the
@@ -307,14 +306,14 @@ class DenseAttention(Attention):
     """
 
     weights: Float[Tensor, "lead query key"]
-    v: Float[Tensor, "lead key value"]
     mixed: Float[Tensor, "lead query key"] | None = None
     softmax: Float[Tensor, "lead query key"] | None = None
 
     tensors: ClassVar[tuple[str, ...]] = ("weights", "v", "mixed", "softmax", "g", "gives")
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
+    def core_shape(self) -> tuple[int, int, int]:
+        """As the tensors have it."""
         return self.weights.shape[0], self.weights.shape[1], self.weights.shape[2]
 
     def _rows(self, lead: slice, picked: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from vizattn.calls import AttentionCall, for_all_heads
+from vizattn.calls import VALUES, AttentionCall, Keep, for_all_heads
 from vizattn.errors import CaptureError
 from vizattn.gate import Gate, is_enough
 from vizattn.layouts import readout_of, roles_of
@@ -76,7 +76,7 @@ def observe(
     inputs: dict[str, Any] | None = None,
     readout: str = "",
     *,
-    keep_outputs: bool = False,
+    keep: Keep = VALUES,
     progress: Tell | None = None,
 ) -> Observation:
     """Run a module once on the pixels of one picture, ``[3, height, width]``, and look.
@@ -92,10 +92,10 @@ def observe(
     key = _key(pixels, inputs or {}, readout)
     known = _KNOWN.setdefault(module, {}).get(key)
     if known is not None:
-        seen = _watch(module, batch, inputs or {}, known, keep_outputs, progress)
+        seen = _watch(module, batch, inputs or {}, known, keep, progress)
         if known.signature == signature_of(seen.calls):
             return seen
-    return _trace(module, batch, inputs or {}, readout, key, keep_outputs, progress)
+    return _trace(module, batch, inputs or {}, readout, key, keep, progress)
 
 
 def observe_together(module: nn.Module, pixels: Tensor, readout: str = "") -> Observation | None:
@@ -124,12 +124,12 @@ def _watch(
     batch: Tensor,
     inputs: dict[str, Any],
     known: Known,
-    keep_outputs: bool = False,
+    keep: Keep = VALUES,
     progress: Tell | None = None,
 ) -> Observation:
     """One pass whose places are known already."""
     told = _told(progress, module, known)
-    recorder = Recorder(module, keep_outputs=keep_outputs, progress=told)
+    recorder = Recorder(module, keep=keep, progress=told)
     with torch.no_grad(), Gate(recorder) if known.by_gate else _seeing_all(recorder):
         output = run_module(module, batch, inputs)
     return Observation(recorder.calls, known.places, recorder.unrecorded, output)
@@ -176,7 +176,7 @@ def _trace(
     inputs: dict[str, Any],
     readout: str,
     key: Any,
-    keep_outputs: bool,
+    keep: Keep,
     progress: Tell | None,
 ) -> Observation:
     """The same with positions carried along; they are remembered when no picture can move them."""
@@ -185,7 +185,7 @@ def _trace(
     recorder = Recorder(
         module,
         on_call=lambda call: positions.append(_positions(tracer, call)),
-        keep_outputs=keep_outputs,
+        keep=keep,
         progress=_told(progress, module, None),
     )
     with torch.no_grad(), tracer, recorder:

@@ -103,7 +103,7 @@ def last_attention(
         call.gradient = gradient.mT if call.is_turned else gradient
         layer = layer_of(call, place)
         assert layer.g is not None
-        found.append((layer.g.detach(), layer.v.detach() / steps))
+        found.append((layer.g.detach(), layer.values.detach() / steps))
     g, v = (torch.cat(each, dim=-1) for each in zip(*found, strict=True))
     return {f"{need}:g": g, f"{need}:v": v}
 

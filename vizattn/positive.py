@@ -218,7 +218,7 @@ def _attention(layer: LayerAttention, inputs: Grads, outputs: Grads) -> Grads:
     given = outputs[0]
     if given is None:
         return inputs
-    q, k, v = (_widened(each) for each in (layer.q, layer.k, layer.v))
+    q, k, v = (_widened(each) for each in (layer.q, layer.k, layer.values))
     depends = [each is not None for each in inputs[:2]]
     given = given.reshape(len(v), q.shape[1], v.shape[2])
     found = [torch.zeros_like(each) for each in (q, k, v)]

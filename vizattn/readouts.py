@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from vizattn.blocks import block_of
-from vizattn.calls import AttentionCall
+from vizattn.calls import EVERYTHING, AttentionCall
 from vizattn.capture import layer_of
 from vizattn.errors import CaptureError
 from vizattn.graph import Graph
@@ -74,7 +74,7 @@ def _read(tokens: Tensor, place: CallPlace) -> Tensor | None:
 
 def _pooled(tracked: Tracked, tail: Tail, goal: Goal, tokens: Tensor) -> AttentionCall:
     """The pool's own call to these tokens, with the gradient of what it reads."""
-    recorder = Recorder(tracked.twin, keep_outputs=True)
+    recorder = Recorder(tracked.twin, keep=EVERYTHING)
     with recorder:
         vector = tail(tokens)
     if len(recorder.calls) != 1:

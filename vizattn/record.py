@@ -222,7 +222,7 @@ def _layers_from(
     for index, settings in enumerate(metas):
         form = DenseAttention if settings.pop("form") == "dense" else LayerAttention
         prefix = f"{kind}{index:03d}."
-        kept: dict[str, Any] = {
+        kept: dict[str, Any] = dict.fromkeys(form.tensors) | {
             name.removeprefix(prefix): torch.from_numpy(array)
             for name, array in arrays.items()
             if name.startswith(prefix)

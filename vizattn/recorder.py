@@ -29,7 +29,7 @@ from einops import rearrange
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vizattn.calls import AttentionCall
+from vizattn.calls import MANY_QUERIES, VALUES, AttentionCall, Keep
 from vizattn.operations import ARGUMENTS, COMPOSITES, FUSED, LAYERS, PRODUCTS, SOFTMAX
 from vizattn.running import run
 
@@ -38,10 +38,6 @@ _ELEMENTARY = (nn.Softmax, nn.Dropout, nn.Linear, nn.Identity, nn.Conv2d, nn.Seq
 
 # A trail that has not met its values after this many operations is no attention.
 _TRAIL_OPERATIONS = 128
-
-# With fewer, a row's log-sum-exp is as quick to compute when it is needed as to keep from the
-# kernel, and then it is never kept, so that rows are the same to the bit however they were seen.
-FEW_QUERIES = 512
 
 
 @dataclass
@@ -70,7 +66,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         model: nn.Module,
         on_call: Callable[[AttentionCall], None] | None = None,
         *,
-        keep_outputs: bool = False,
+        keep: Keep = VALUES,
         progress: Callable[[AttentionCall], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -78,7 +74,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self.unrecorded: list[tuple[str, str]] = []
         self._model = model
         self._on_call = on_call
-        self._keep_outputs = keep_outputs
+        self._what = keep
         self._progress = progress
         self._told = 0
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -126,10 +122,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
             self._progress(self.calls[-1])
 
     def _keep(self, call: AttentionCall, output: Tensor | None = None) -> None:
-        call.output = output if self._keep_outputs else None
+        call.output = output if self._what.outputs else None
         self.calls.append(call)
         if self._on_call is not None:
             self._on_call(call)
+        if not self._what.values and call.q is not None:
+            call.leave_values()
 
     def _on_fused(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -277,9 +275,13 @@ def _is_single_product(made: Tensor, call: AttentionCall | None) -> bool:
 
 
 def _log_sum_exp(result: Any, q: Tensor) -> Tensor | None:
-    """The kernel's second result, when it is one number per query (padded on some devices)."""
+    """The kernel's second result, when it is one number per query (padded on some devices).
+
+    With few queries it is as quick to compute when it is needed as to keep, and then it is never
+    kept, so that rows are the same to the bit however they were seen.
+    """
     n_queries = q.shape[-2]
-    if n_queries < FEW_QUERIES or not isinstance(result, tuple | list) or len(result) < 2:
+    if n_queries < MANY_QUERIES or not isinstance(result, tuple | list) or len(result) < 2:
         return None
     lse = result[1]
     if not isinstance(lse, Tensor) or lse.dim() != q.dim() - 1 or lse.shape[-1] < n_queries:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vizattn.blocks import block_of
+from vizattn.calls import EVERYTHING
 from vizattn.errors import CaptureError
 from vizattn.gate import Gate
 from vizattn.observation import (
@@ -124,7 +125,7 @@ def _run(
         first = next(twin.parameters(), pixels)
         batch = pixels.unsqueeze(0).to(device=first.device, dtype=first.dtype)
         leaf = batch.detach().clone().requires_grad_()
-        recorder = Recorder(twin, keep_outputs=True)
+        recorder = Recorder(twin, keep=EVERYTHING)
         passed = _Passed()
         names = _blocks(twin, known) if with_blocks else []
         watched = _watching(twin, names, passed, with_parts=with_parts)

@@ -118,7 +118,7 @@ def as_queries_and_keys(layer):
     bias = torch.randn(lead, tokens, tokens, generator=generator)
     bias[:, :, 0] = -torch.inf
     about = (layer.name, layer.kind, layer.queries, layer.keys, "", True)
-    return LayerAttention(*about, q, k, layer.v, scale=0.7, bias=bias)
+    return LayerAttention(*about, q, k, scale=0.7, bias=bias)
 
 
 @pytest.mark.parametrize("form", ["weights", "queries and keys"])
@@ -164,7 +164,7 @@ def test_a_layer_that_keeps_its_weights_gives_their_rows(show, show_record, reco
 
     dense = [
         DenseAttention(layer.name, layer.kind, layer.queries, layer.keys, "", False,
-                       layer.rows(range(layer.n_queries)), layer.v)
+                       layer.rows(range(layer.n_queries)))
         for layer in record
     ]  # fmt: skip
     page = show(show_record(replace(record, layers=tuple(dense))))

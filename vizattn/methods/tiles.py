@@ -63,7 +63,7 @@ def gradient_and_values(layer: Attention) -> tuple[Tensor, Tensor]:
             f"the record does not know what a target depends on in {layer.name}. Capture it with "
             f"capture_gradients(model, image, target)."
         )
-    return layer.g, layer.v
+    return layer.g, layer.values
 
 
 def why_no_weights(layer: Attention) -> str:
