@@ -16,7 +16,7 @@ FLOORS = {
     "sliding": 2, "graph": 2, "digits": 2, "outputs": 2, "targets": 3, "operands": 2,
     "propagation": 2, "blocks": 1, "tails": 2,
     "layers": 3, "models": 3, "layouts": 3, "motions": 3,
-    "gate": 3, "positive": 4, "record": 4, "tracer": 4,
+    "gate": 3, "positive": 4, "token_statistics": 4, "record": 4, "tracer": 4,
     "methods": 5, "observation": 5,
     "capture": 6, "tracked": 6, "shares": 6,
     "overlay": 7, "batch": 7, "audit": 7, "rows": 7, "statistics": 7, "features": 7,

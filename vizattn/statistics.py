@@ -1,22 +1,12 @@
 """What a head does, in a few numbers: how widely it looks, how far, and where it parks attention.
 
-Entropy says over how many tokens a row is spread: 0 bits on one token, log₂ N bits on N alike.
-Mean attention distance says how far from a patch lies what it looks at. Sink share says how much
-of everybody's attention one token draws.
-
-Rows are computed in tiles and forgotten; all N × N weights of all heads are never there at once.
-Every row counts alike. A row that lost something to the filling of a window is scaled to sum to 1
-again; tokens that ask nothing in a layer, or whose every key is masked, are left out.
-
-Source of the distance: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 4.5 and
-appendix D.7: the average over patches i of ``Σ_j A_ij |p_i - p_j|``. Prefix tokens have no
-position, so they are left out on both sides and what remains of each row is scaled to sum to 1.
+They are those of its tokens, averaged over all that ask: mean entropy, mean attention distance
+(Dosovitskiy et al. 2021, appendix D.7), and the sink, the token that draws most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +19,7 @@ from vizattn.layers import Attention
 from vizattn.methods.query import Asker, Query, placed
 from vizattn.places import Tokens
 from vizattn.record import AttentionRecord
-
-# Called with some rows of a layer as they are made, and the queries they belong to.
-Watch = Callable[[slice, Float[Tensor, "head tile key"]], None]
+from vizattn.token_statistics import Watch, entropy_of, token_statistics
 
 # Numbers of a head that are one tensor each, in the order in which people read them.
 NUMBERS = (
@@ -149,79 +137,20 @@ def layer_statistics(
         FrameError: It has no patch under this pixel.
     """
     keys = placed(layer, layer.keys)
-    entropy, distance, received = _over_rows(layer, placed(layer, layer.queries), keys, watch)
+    found = token_statistics(layer, placed(layer, layer.queries), keys, watch)
     row = _query_row(record, layer, at)
-    share, token = received.max(-1)
+    share, token = found.received.max(-1)
     return LayerStatistics(
-        _entropy(row),
-        entropy,
-        distance[:, 0],
-        distance[:, 1],
+        entropy_of(row),
+        found.entropy.nanmean(-1),
+        found.distance.nanmean(-1),
+        found.pixel_distance.nanmean(-1),
         share,
         torch.where(share.isnan(), -1, token),
         _by_role(row, keys),
-        _by_role(received, keys),
-        received,
+        _by_role(found.received, keys),
+        found.received,
     )
-
-
-def _over_rows(
-    layer: Attention, queries: Tokens, keys: Tokens, watch: Watch | None
-) -> tuple[Float[Tensor, " head"], Float[Tensor, "head unit"], Float[Tensor, "head key"]]:
-    """Mean entropy, mean distances and mean share of every key, over the rows of a layer."""
-    entropy = torch.zeros(layer.n_heads, dtype=torch.float64)
-    distance = torch.zeros(layer.n_heads, 2, dtype=torch.float64)
-    received = torch.zeros(layer.n_heads, layer.n_keys, dtype=torch.float64)
-    n_rows, n_patches = torch.zeros(2, layer.n_heads, 1, dtype=torch.float64)
-    for part, rows in layer.tiles():
-        if watch is not None:
-            watch(part, rows)
-        weight = _inverse(rows.sum(-1))
-        entropy += (_entropy(rows) * (weight > 0)).sum(-1)
-        received += torch.einsum("ht,htk->hk", weight, rows)
-        n_rows += (weight > 0).sum(-1, keepdim=True)
-        first = max(part.start, queries.grid.prefix)  # the first patch among these queries
-        patches = rows[:, first - part.start :, keys.grid.prefix :]
-        asking = torch.arange(first, max(first, part.stop)) - queries.grid.prefix
-        weight = _inverse(patches.sum(-1))
-        for unit, lengths in enumerate(_distances(queries, keys, asking)):
-            reach = torch.einsum("htk,tk->ht", patches, lengths)
-            distance[:, unit] += (reach * weight).sum(-1)
-        n_patches += (weight > 0).sum(-1, keepdim=True)
-    return entropy / n_rows[:, 0], distance / n_patches, received / n_rows
-
-
-def _inverse(total: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """One over each total, and 0 for rows that are blank."""
-    return torch.where(total > 0, 1 / total, 0)
-
-
-def _entropy(rows: Float[Tensor, "*many key"]) -> Float[Tensor, "*many"]:
-    """Bits of each row when it is scaled to sum to 1; NaN for a blank row is left to the caller."""
-    total = rows.sum(-1)
-    # a third of the time of torch.special.entr, which takes the logarithms one by one
-    spread: Tensor = -torch.linalg.vecdot(rows.clamp_min(1e-30).log_(), rows)
-    return (spread * _inverse(total) + total.clamp_min(1e-30).log()) / math.log(2)
-
-
-def _distances(
-    queries: Tokens, keys: Tokens, asking: Int[Tensor, " tile"]
-) -> tuple[Float[Tensor, "tile key"], Float[Tensor, "tile key"]]:
-    """From some query patches to every key patch: in patches of the keys' grid, and in pixels."""
-    y, x = (
-        ours[asking].unsqueeze(1) - theirs
-        for ours, theirs in zip(_middles(queries), _middles(keys), strict=True)
-    )
-    high, wide = keys.frame.height / keys.grid.rows, keys.frame.width / keys.grid.cols
-    return torch.hypot(y / high, x / wide), torch.hypot(y, x)
-
-
-def _middles(tokens: Tokens) -> tuple[Float[Tensor, " patch"], Float[Tensor, " patch"]]:
-    """How far down and right the middle of every patch lies, in pixels of the original picture."""
-    grid, frame = tokens.grid, tokens.frame
-    y = frame.top + (torch.arange(grid.rows) + 0.5) * frame.height / grid.rows
-    x = frame.left + (torch.arange(grid.cols) + 0.5) * frame.width / grid.cols
-    return y.repeat_interleave(grid.cols), x.repeat(grid.rows)
 
 
 def _query_row(
