@@ -195,10 +195,15 @@ class _View:
     def asks(self) -> str:
         """What is shown of whom, such as ``Raw attention of the class token``."""
         method, record = self.explanation.method, self.explanation.record
-        words = Query.of(record, method.asked(record), self.explanation.at).words
+        title = method.title if method.title.isupper() else method.title.lower()
+        if method.has_query:
+            words = Query.of(record, method.asked(record), self.explanation.at).words
+            shown = f"{title} of {words}"
+        else:
+            shown = method.subject or f"{title} for {record.target}"
         model = self.explanation.model.label or record.model
         notes = "".join(f" ({note.partition(':')[0]})" for note in record.notes)
-        return f"{model}{notes}: {method.title.lower()} of {words}"
+        return f"{model}{notes}: {shown}"
 
     def panels(self) -> tuple[str, list[Panel]]:
         """All heads of the layer shown, or all layers of a method without heads."""

@@ -142,7 +142,7 @@ def _inlined(
     """The payload with its files, and the rows of some layers, inside."""
     payload = write_view(view, folder)
     payload["files"] = {part: _data(Path(file)) for part, file in payload["files"].items()}
-    shown = [layer["layer"] for layer in payload["layers"]] if view.method.per_head else []
+    shown = [layer["layer"] for layer in payload["layers"]] if view.method.has_rows else []
     spent = sum(len(file["url"]) for file in payload["files"].values()) + 400_000
     chosen = (
         _that_fit(view.record, shown, largest - spent)

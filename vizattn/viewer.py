@@ -137,6 +137,7 @@ def _words(view: View) -> dict[str, Any]:
             "per_head": method.per_head,
             "class_agnostic": method.class_agnostic,
             "has_query": method.has_query,
+            "subject": method.subject,
             "target": record.target,
             "settings": asdict(method),
         },
@@ -160,7 +161,7 @@ def _layer(view: View, maps: LayerMaps, at: Asker | None) -> dict[str, Any]:
         "tokens": maps.tokens.grid.n_tokens,
         "queries": _place(layer.queries) | {"patches": patches_ask(layer)},
         # rows from q and k are those of a head: of a method that joins layers, the server knows
-        "rows": {"bytes": rows_size(layer)} if view.method.per_head else None,
+        "rows": {"bytes": rows_size(layer)} if view.method.has_rows else None,
         "prefix_mass": _plain(maps.tokens.grid.prefix_of(maps.relevance)),
     }
 

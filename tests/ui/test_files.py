@@ -46,6 +46,8 @@ def test_the_words_of_every_method_are_translated(strings):
         for setting in settings(method):
             if setting.on_page:
                 words |= {setting.label, setting.help, *setting.choices}
+                subjects = (method(**{setting.name: each}).subject for each in setting.choices)
+                words |= {subject for subject in subjects if subject}
     assert len(words) > 10
     assert words - set(strings["ko"]["phrases"]) == set()
 

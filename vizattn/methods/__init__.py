@@ -13,6 +13,7 @@ from vizattn.methods.gae import GAE
 from vizattn.methods.gradcam import GradCAM
 from vizattn.methods.gradient_input import GradientInput
 from vizattn.methods.gradient_rollout import GradientRollout
+from vizattn.methods.head_statistics import HeadStatisticMaps
 from vizattn.methods.integrated import IntegratedGradients
 from vizattn.methods.legrad import LeGrad
 from vizattn.methods.libragrad import LibraGrad
@@ -32,6 +33,7 @@ METHODS: dict[str, type[Method]] = {
         RawAttention,
         Rollout,
         AttentionFlow,
+        HeadStatisticMaps,
         ValueNorms,
         ValueNormRollout,
         GAE,
@@ -77,6 +79,7 @@ __all__ = [
     "GradCAM",
     "GradientInput",
     "GradientRollout",
+    "HeadStatisticMaps",
     "IntegratedGradients",
     "LayerMaps",
     "LeGrad",

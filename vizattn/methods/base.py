@@ -76,6 +76,16 @@ class Method(ABC):
             known.check(getattr(self, known.name))
 
     @property
+    def has_rows(self) -> bool:
+        """Whether its maps are rows of heads, which can be worked out anew from q and k."""
+        return self.per_head and self.has_query
+
+    @property
+    def subject(self) -> str:
+        """What the map shows, for a sentence, where neither who asks nor a target says it."""
+        return ""
+
+    @property
     def wanted(self) -> tuple[str, ...]:
         """``needs`` of these settings, where settings decide."""
         return self.needs

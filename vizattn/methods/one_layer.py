@@ -11,6 +11,7 @@ from torch import Tensor
 from vizattn.errors import MethodError, OutOfRange
 from vizattn.layers import Attention
 from vizattn.methods.base import LayerMaps, Method
+from vizattn.methods.fusion import FUSIONS, fuse
 from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
 from vizattn.places import Tokens
@@ -24,6 +25,25 @@ def layer_setting() -> Any:
         label="Layer",
         help="Which layer; the last that can be laid over the picture by default.",
         kind="index",
+        on_page=False,
+    )
+
+
+def head_setting() -> Any:
+    """The setting of those whose heads have their own maps."""
+    return setting(
+        None, label="Head", help="Which head; all of them by default.", kind="index", on_page=False
+    )
+
+
+def fusion_setting() -> Any:
+    """How they join heads."""
+    return setting(
+        "mean",
+        label="Heads",
+        help="How several heads become one map.",
+        kind="choice",
+        choices=FUSIONS,
         on_page=False,
     )
 
@@ -52,6 +72,31 @@ class InLayer(Method):
         if not -len(record) <= self.layer < len(record):
             raise OutOfRange("layer", self.layer, len(record))
         return self.layer % len(record)
+
+
+class ByHead(InLayer):
+    """A method in one layer whose heads have their own maps."""
+
+    head: int | None
+    fusion: str
+
+    def together(self, heads: Float[Tensor, "head token"]) -> Float[Tensor, " token"]:
+        """The map of the chosen head, or of all together.
+
+        Raises:
+            OutOfRange: There is no such head.
+        """
+        if self.head is None:
+            return fuse(heads, self.fusion)
+        if not -len(heads) <= self.head < len(heads):
+            raise OutOfRange("head", self.head, len(heads))
+        return heads[self.head]
+
+    def heads_in_words(self, n_heads: int) -> str:
+        """``head 3``, or ``mean of 6 heads``."""
+        if self.head is None:
+            return f"{self.fusion} of {n_heads} head{'s' * (n_heads > 1)}"
+        return f"head {range(n_heads)[self.head] + 1}"
 
 
 class OneLayer(InLayer):

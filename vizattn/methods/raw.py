@@ -11,17 +11,15 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from vizattn.errors import MethodError, OutOfRange
+from vizattn.errors import MethodError
 from vizattn.methods.base import LayerMaps
-from vizattn.methods.fusion import FUSIONS, fuse
-from vizattn.methods.one_layer import InLayer, layer_setting
+from vizattn.methods.one_layer import ByHead, fusion_setting, head_setting, layer_setting
 from vizattn.methods.query import Asker, Query, placed
-from vizattn.methods.settings import setting
 from vizattn.record import AttentionRecord
 
 
 @dataclass(frozen=True)
-class RawAttention(InLayer):
+class RawAttention(ByHead):
     """What the query looks at in one layer: ``r A``, of one head or of all heads together."""
 
     name: ClassVar[str] = "raw"
@@ -40,28 +38,14 @@ class RawAttention(InLayer):
     per_head: ClassVar[bool] = True
 
     layer: int | None = layer_setting()
-    head: int | None = setting(
-        None, label="Head", help="Which head; all of them by default.", kind="index", on_page=False
-    )
-    fusion: str = setting(
-        "mean",
-        label="Heads",
-        help="How several heads become one map.",
-        kind="choice",
-        choices=FUSIONS,
-        on_page=False,
-    )
+    head: int | None = head_setting()
+    fusion: str = fusion_setting()
 
     def __call__(
         self, record: AttentionRecord, query: Float[Tensor, " query"]
     ) -> Float[Tensor, " token"]:
         """Relevance of every token for the query in this layer."""
-        heads = self.asked(record).attend(query)
-        if self.head is None:
-            return fuse(heads, self.fusion)
-        if not -len(heads) <= self.head < len(heads):
-            raise OutOfRange("head", self.head, len(heads))
-        return heads[self.head]
+        return self.together(self.asked(record).attend(query))
 
     def by_layer(self, record: AttentionRecord, at: Asker | None = None) -> list[LayerMaps]:
         """Every head of every layer that can be laid over the picture, each by itself.
@@ -83,11 +67,6 @@ class RawAttention(InLayer):
     def describe(self, record: AttentionRecord, query: str) -> str:
         """``Layer 12, head 3: what the class token attends to``."""
         index = self.index(record)
-        n_heads = record[index].n_heads
-        head = (
-            f"{self.fusion} of {n_heads} head{'s' * (n_heads > 1)}"
-            if self.head is None
-            else f"head {range(n_heads)[self.head] + 1}"
-        )
+        heads = self.heads_in_words(record[index].n_heads)
         mixed = "" if record[index].is_exact else " (mixed after the softmax)"
-        return f"Layer {index + 1}, {head}{mixed}: what {query} attends to"
+        return f"Layer {index + 1}, {heads}{mixed}: what {query} attends to"

@@ -14,7 +14,8 @@ function queryName({ kind, direction, info, patches }) {
 }
 
 function sentence(layer = state.layer, head = data.head(layer, state.head)) {
-  const { has_query: hasQuery, target, title } = data.payload.method;
+  const { has_query: hasQuery, subject, target, title } = data.payload.method;
+  if (subject) return word("sentenceSubject", { layer: data.number(layer), head: headName(head), subject: phrase(subject) });
   if (hasQuery === false) return word("sentenceTarget", { method: phrase(title), target: phrase(target ?? "") });
   const resolved = resolvedIn(layer), query = queryName(resolved), number = data.number(layer), from = resolved.direction === "from" ? "From" : "";
   if (target) return word("sentenceAim", { layer: number, method: phrase(title), target: phrase(target), query });
