@@ -488,3 +488,6 @@ def test_the_last_map_to_look_through_is_the_map_of_the_method(tiny_timm, pixels
         torch.testing.assert_close(
             last, method(record, query), msg=lambda m, name=name: f"{name}: {m}"
         )
+        # a picture goes the way that tells how far it is, and there is one map all the same
+        laid = method.shown(record).grid.to_map(method(record, query))
+        torch.testing.assert_close(method.heatmap(record).values, laid, msg=name)

@@ -29,6 +29,7 @@ from vizattn.methods.base import LayerMaps
 from vizattn.methods.downward import Downward, start_layer
 from vizattn.methods.query import Asker, Query, placed
 from vizattn.methods.settings import setting
+from vizattn.progress import Tell
 from vizattn.record import AttentionRecord
 
 
@@ -72,14 +73,16 @@ class AttentionFlow(Downward):
     )
     start_layer: int = start_layer()
 
-    def __call__(
-        self, record: AttentionRecord, query: Float[Tensor, " query"]
+    def with_progress(
+        self, record: AttentionRecord, query: Float[Tensor, " query"], progress: Tell
     ) -> Float[Tensor, " token"]:
-        """Shares of all tokens in what could flow; they sum to 1."""
+        """Shares of all tokens in what could flow; they sum to 1. Tells after each block."""
         block_of, n_blocks = self._blocks(record)
         network = self._network(record, query, block_of, n_blocks)
-        bottom = network.n_places - n_blocks
-        flows = [network.maximum_flow(0, bottom + block) for block in range(n_blocks)]
+        bottom, flows = network.n_places - n_blocks, []
+        for block in range(n_blocks):
+            flows.append(network.maximum_flow(0, bottom + block))
+            progress((block + 1) / n_blocks)
         shares = torch.tensor(flows, dtype=torch.float64)
         sizes = torch.bincount(block_of, minlength=n_blocks)
         return (shares / shares.sum() / sizes)[block_of].float()
