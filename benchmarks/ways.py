@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from vizattn.models import VisionModel
+    from vizattn.record import AttentionRecord
 
 # From pixels [batch, 3, height, width] to maps [batch, row, col], or to something else that is no
 # map of patches.
@@ -71,16 +72,24 @@ def plain(size: int) -> Look:
     return look
 
 
-def vizattn_rows(size: int) -> Look:
-    """The class token's rows of all layers and heads; of the last layer the mean over heads."""
+def records_of(model: VisionModel, pixels: Tensor) -> list[AttentionRecord]:
+    """What rows and rollout need of each picture."""
     from vizattn.batch import capture_batch
     from vizattn.capture import capture
+
+    if len(pixels) == 1:
+        return [capture(model, pixels, values=False)]
+    return capture_batch(model, pixels, values=False)
+
+
+def vizattn_rows(size: int) -> Look:
+    """The class token's rows of all layers and heads; of the last layer the mean over heads."""
     from vizattn.methods import RawAttention
 
     model = embedded(size)
 
     def look(pixels: Tensor) -> Tensor:
-        records = [capture(model, pixels)] if len(pixels) == 1 else capture_batch(model, pixels)
+        records = records_of(model, pixels)
         maps = [RawAttention().by_layer(record)[-1].relevance.mean(0) for record in records]
         return on_grid(torch.stack(maps)[:, 1:])
 
@@ -89,14 +98,12 @@ def vizattn_rows(size: int) -> Look:
 
 def vizattn_rollout(size: int) -> Look:
     """Exact rollout of the class token."""
-    from vizattn.batch import capture_batch
-    from vizattn.capture import capture
     from vizattn.methods import Rollout
 
     model = embedded(size)
 
     def look(pixels: Tensor) -> Tensor:
-        records = [capture(model, pixels)] if len(pixels) == 1 else capture_batch(model, pixels)
+        records = records_of(model, pixels)
         return torch.stack([Rollout().heatmap(record).values for record in records])
 
     return look

@@ -14,7 +14,7 @@ FLOORS = {
     "windows": 1, "operations": 1, "masks": 1, "maxflow": 1, "progress": 1,
     "places": 2, "heatmap": 2, "vit": 2, "images": 2, "preprocess": 2, "recorder": 2,
     "sliding": 2, "graph": 2, "digits": 2, "outputs": 2, "targets": 3, "operands": 2,
-    "propagation": 2, "blocks": 1, "tails": 2,
+    "propagation": 2, "blocks": 1, "files": 1, "tails": 2,
     "layers": 3, "models": 3, "layouts": 3, "motions": 3,
     "gate": 3, "positive": 4, "token_statistics": 4, "record": 4, "tracer": 4,
     "methods": 5, "observation": 5,

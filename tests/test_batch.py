@@ -25,12 +25,12 @@ def is_batched(model):
     return None not in shares._LAYOUTS[model].values()
 
 
-def assert_like_singles(model, pixels):
+def assert_like_singles(model, pixels, *, values=True):
     """Queries, keys, values, biases and maps of every picture are those of looking at it alone."""
-    records = capture_batch(model, pixels)
+    records = capture_batch(model, pixels, values=values)
     assert len(records) == len(pixels)
     for record, picture in zip(records, pixels, strict=True):
-        alone = capture(model, picture)
+        alone = capture(model, picture, values=values)
         assert [layer.name for layer in record] == [layer.name for layer in alone]
         if alone.output is not None:
             torch.testing.assert_close(record.output, alone.output, rtol=1e-5, atol=1e-5)
@@ -98,12 +98,13 @@ MODELS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("values", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_batch_gives_what_looking_at_each_alone_gives(name):
+def test_a_batch_gives_what_looking_at_each_alone_gives(name, values):
     make, side = MODELS[name]
     model = randomised(make().eval())
     for count in (3, 2):
-        assert_like_singles(model, pictures(count, side, side))
+        assert_like_singles(model, pictures(count, side, side), values=values)
     assert is_batched(model)
 
 

@@ -181,7 +181,7 @@ def test_segmentation_counts_by_hand():
     assert line["right"] == line["pixels"] == 16
     assert found["accuracy"][0] == found["union"][0] == found["precision"][0] == 1.0
     upside_down = judge_.judge(question, replace(heat, values=values.flip(0)))
-    assert judge_.verdicts([upside_down], torch.zeros(1))["union"][0] == 0.0
+    assert judge_.verdicts([upside_down], torch.arange(1))["union"][0] == 0.0
 
 
 def test_baselines_know_no_model():

@@ -315,7 +315,11 @@ def test_control_c_leaves_whole_files_and_the_same_command_goes_on(tmp_path):
     for number in range(60):
         photo.rotate(number).save(source / f"{number:02}.jpg")
     words = command(source, "-o", out, "--size", "112", "--batch", "2")
-    started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a shell has what it runs in the background ignore the signal, and that is inherited
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     while len(list(out.glob("*.npz"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vizattn.calls import NO_VALUES, VALUES
 from vizattn.capture import pixels_of, record_of
 from vizattn.errors import CaptureError
 from vizattn.frame import Frame
@@ -17,7 +18,10 @@ from vizattn.shares import observe_each
 
 
 def capture_batch(
-    model: VisionModel | nn.Module, pictures: Tensor | Sequence[ImageSource | Tensor]
+    model: VisionModel | nn.Module,
+    pictures: Tensor | Sequence[ImageSource | Tensor],
+    *,
+    values: bool = True,
 ) -> list[AttentionRecord]:
     """Run a model once on several pictures and keep the attention of every layer, each by itself.
 
@@ -30,6 +34,7 @@ def capture_batch(
         model: From ``load_model`` or ``wrap_model``, or a module, which is wrapped as it is.
         pictures: Pixels ``[batch, 3, height, width]`` that are already preprocessed, or pictures
             of any kind that ``capture`` takes and that become pixels of one size.
+        values: Whether to keep the values too, as for ``capture``.
 
     Raises:
         CaptureError: The pictures have different sizes as the model takes them, the model is in
@@ -53,13 +58,14 @@ def capture_batch(
             f"all of one size. Make a batch of each size."
         )
     pixels = torch.stack([pixels for pixels, _ in prepared])
-    return capture_prepared(model, pixels, [frame for _, frame in prepared])
+    return capture_prepared(model, pixels, [frame for _, frame in prepared], values=values)
 
 
 def capture_prepared(
-    model: VisionModel, pixels: Tensor, frames: Sequence[Frame]
+    model: VisionModel, pixels: Tensor, frames: Sequence[Frame], *, values: bool
 ) -> list[AttentionRecord]:
     """The same for pixels ``[batch, 3, height, width]`` and the part of its picture each shows."""
     size = pixels.shape[-2], pixels.shape[-1]
-    seen = observe_each(model.module, pixels, model.readout)
+    keep = VALUES if values else NO_VALUES
+    seen = observe_each(model.module, pixels, model.readout, keep=keep)
     return [record_of(each, model, frame, size) for each, frame in zip(seen, frames, strict=True)]

@@ -7,9 +7,7 @@ all of them have one colour scale, and the file says which.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +22,7 @@ from vizattn.drawing import Look, Panel, asked_patch
 from vizattn.errors import UnknownName
 from vizattn.explain import Explanation
 from vizattn.figures import plot_maps
+from vizattn.files import plain_name, written_whole
 from vizattn.heatmap import Heatmap
 from vizattn.methods.base import LayerMaps
 from vizattn.methods.fusion import fuse
@@ -89,17 +88,6 @@ def save_explanation(
     return paths
 
 
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Another name to write to, beside the file's own, which it gets when it is whole."""
-    part = path.with_name(f".part-{path.name}")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def check_formats(formats: Iterable[str]) -> tuple[str, ...]:
     """The formats, each once, when all of them can be written here.
 
@@ -155,11 +143,6 @@ def file_stem(explanation: Explanation, stem: str | None = None) -> str:
     target = [] if named is None else [f"target-{named}"]
     first = Path(explanation.name).stem if stem is None else stem
     return plain_name("_".join([first, explanation.method.name, *changed, *who, *target]))
-
-
-def plain_name(words: str) -> str:
-    """A file name with nothing a shell could trip over."""
-    return re.sub(r"[^\w.-]+", "-", words).strip("-.") or "picture"
 
 
 @dataclass(frozen=True)

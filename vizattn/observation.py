@@ -98,7 +98,9 @@ def observe(
     return _trace(module, batch, inputs or {}, readout, key, keep, progress)
 
 
-def observe_together(module: nn.Module, pixels: Tensor, readout: str = "") -> Observation | None:
+def observe_together(
+    module: nn.Module, pixels: Tensor, readout: str = "", *, keep: Keep = VALUES
+) -> Observation | None:
     """Run a module once on several pictures, ``[batch, 3, height, width]``, and look.
 
     The calls are those of all pictures at once, their places those of one picture. ``None`` where
@@ -109,7 +111,7 @@ def observe_together(module: nn.Module, pixels: Tensor, readout: str = "") -> Ob
     known = _KNOWN.setdefault(module, {}).get(_key(pixels[0], {}, readout))
     if known is None:
         return None
-    return _watch(module, _as_taken(module, pixels), {}, known)
+    return _watch(module, _as_taken(module, pixels), {}, known, keep)
 
 
 def known_of(

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from vizattn.calls import AttentionCall
+from vizattn.calls import VALUES, AttentionCall, Keep
 from vizattn.observation import Observation, observe, observe_together, original
 
 _TENSORS = ("q", "k", "v", "lse", "bias", "softmax", "blank", "weights")
@@ -59,11 +59,13 @@ class _Share:
 # For every call, the shares of its tensors by name; the last is that of the output.
 _Layout = list[dict[str, _Share]]
 
-# By model, and by the shape of its input and how it is read out; None where it is one by one.
+# By model, and by the shape of its input, how it is read out and what is kept; None where it is one by one.
 _LAYOUTS: WeakKeyDictionary[nn.Module, dict[Any, _Layout | None]] = WeakKeyDictionary()
 
 
-def observe_each(module: nn.Module, pixels: Tensor, readout: str = "") -> list[Observation]:
+def observe_each(
+    module: nn.Module, pixels: Tensor, readout: str = "", *, keep: Keep = VALUES
+) -> list[Observation]:
     """Look at several pictures of one size, ``[batch, 3, height, width]``, at once if that is safe.
 
     Returns:
@@ -74,17 +76,19 @@ def observe_each(module: nn.Module, pixels: Tensor, readout: str = "") -> list[O
     """
     if len(pixels) > 1:
         layouts = _LAYOUTS.setdefault(original(module), {})
-        key = tuple(pixels.shape[1:]), readout
+        key = tuple(pixels.shape[1:]), readout, keep
         if key not in layouts:
-            layouts[key] = _find_out(module, _telling_pair(pixels), readout)
+            layouts[key] = _find_out(module, _telling_pair(pixels), readout, keep)
         layout = layouts[key]
-        together = None if layout is None else observe_together(module, pixels, readout)
+        together = None
+        if layout is not None:
+            together = observe_together(module, pixels, readout, keep=keep)
         if layout is not None and together is not None:
             parts = [_part(together, layout, number, len(pixels)) for number in range(len(pixels))]
             found = [part for part in parts if part is not None]
             if len(found) == len(pixels):
                 return found
-    return [observe(module, each, readout=readout) for each in pixels]
+    return [observe(module, each, readout=readout, keep=keep) for each in pixels]
 
 
 def _telling_pair(pixels: Tensor) -> Tensor:
@@ -98,11 +102,11 @@ def _telling_pair(pixels: Tensor) -> Tensor:
     return torch.randn(2, *first.shape, generator=generator).to(pixels)
 
 
-def _find_out(module: nn.Module, pair: Tensor, readout: str) -> _Layout | None:
+def _find_out(module: nn.Module, pair: Tensor, readout: str, keep: Keep) -> _Layout | None:
     """How pictures lie in a batch, when each alone has the same numbers as with another."""
-    alone = [observe(module, each, readout=readout) for each in pair]
+    alone = [observe(module, each, readout=readout, keep=keep) for each in pair]
     try:
-        together = observe_together(module, pair, readout)
+        together = observe_together(module, pair, readout, keep=keep)
     except Exception:  # there are models that take one picture and no more, each in its own words
         return None
     layout = None if together is None else _layout(alone[0], together, len(pair))

@@ -6,6 +6,7 @@ import torch
 from hub_cache import publish, save
 from pictures import SHAPES, error_of_frame, noise
 from safetensors.torch import load_file, save_file
+from samples import close
 
 from vizattn.capture import capture
 from vizattn.errors import ModelError
@@ -152,7 +153,7 @@ def test_a_cached_repository_is_loaded_without_a_network_and_gives_the_models_ow
     model = vit(id2label={0: "cat", 1: "dog", 2: "rocket"})
     publish(cache, "someone/tiny-vit", save(tmp_path / "vit", model, VIT_PICTURES))
     loaded = load_model("hf/someone/tiny-vit")
-    assert torch.equal(loaded.module(PIXELS), model(PIXELS).logits)
+    close(loaded.module(PIXELS), model(PIXELS).logits)
     assert loaded.labels == ("cat", "dog", "rocket")
     assert loaded.transform == Preprocess(
         32, 32, (0.5,) * 3, (0.5,) * 3, "bilinear", "squash", resized=(32, 32), halves="down"
@@ -168,7 +169,7 @@ def test_a_folder_is_loaded_like_a_repository_and_captured(tmp_path):
     assert [layer.n_heads for layer in record] == [2, 2]
     assert (record.grid.rows, record.grid.cols, record.grid.prefix) == (4, 4, 1)
     pixels, _ = loaded.transform(noise(64, 48))
-    assert torch.equal(record.output, model(pixels.unsqueeze(0)).logits[0])
+    close(record.output, model(pixels.unsqueeze(0)).logits[0])
 
 
 @pytest.mark.parametrize("build", [clip, siglip])
@@ -177,7 +178,7 @@ def test_of_two_towers_only_the_vision_tower_is_built(build, tmp_path):
     folder = save(tmp_path / "towers", model, VIT_PICTURES)
     loaded = load_model(f"hf/{folder}")
     assert not any("text" in name for name, _ in loaded.module.named_modules())
-    assert torch.equal(loaded.module(PIXELS), model.get_image_features(PIXELS).pooler_output)
+    close(loaded.module(PIXELS), model.get_image_features(PIXELS).pooler_output)
     assert loaded.labels == ()
 
 
@@ -294,7 +295,7 @@ def test_a_repository_of_timm_is_loaded_by_timm(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "pretrained_cfg": about}))
     save_file(theirs.state_dict(), tmp_path / "model.safetensors")
     loaded = load_model(f"hf/{tmp_path}")
-    assert torch.equal(loaded.module(PIXELS), theirs(PIXELS))
+    close(loaded.module(PIXELS), theirs(PIXELS))
     assert (loaded.transform.height, loaded.transform.mean) == (32, (0.5, 0.5, 0.5))
 
 
@@ -303,6 +304,6 @@ def test_a_file_of_ones_own_fills_the_model_with_as_many_classes_as_it_has(tmp_p
     own = vit(num_labels=7)
     torch.save({"model": own.state_dict()}, tmp_path / "own.pt")
     loaded = load_model(f"hf/{folder}", weights=tmp_path / "own.pt")
-    assert torch.equal(loaded.module(PIXELS), own(PIXELS).logits)
+    close(loaded.module(PIXELS), own(PIXELS).logits)
     assert loaded.checkpoint.n_classes == 7
     assert loaded.labels == ()

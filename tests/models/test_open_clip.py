@@ -1,6 +1,7 @@
 import pytest
 import torch
 from pictures import SHAPES, error_of_frame, noise
+from samples import close
 
 from vizattn.errors import ModelError, UnknownName
 from vizattn.models import RANDOM_NOTE, load_model
@@ -58,7 +59,7 @@ def test_only_the_vision_tower_is_kept_and_gives_what_encode_image_gives(tiny, t
     side = model.transform.height
     pixels = torch.randn(1, 3, side, side)
     with torch.no_grad():
-        assert torch.equal(model.module(pixels), whole.encode_image(pixels))
+        close(model.module(pixels), whole.encode_image(pixels))
     assert model.checkpoint.missing == ()
     assert any("transformer.resblocks" in key for key in model.checkpoint.unexpected)
     assert not hasattr(model.module, "token_embedding")

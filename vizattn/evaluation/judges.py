@@ -65,7 +65,7 @@ class Judge(ABC):
     def verdicts(self, lines: Sequence[Line], groups: Tensor) -> dict[str, Found]:
         """Each number over all questions, and its 95 % interval."""
         return {
-            name: interval(torch.tensor([line[name] for line in lines]), groups)
+            name: interval(torch.tensor([float(line[name]) for line in lines]), groups)
             for name in self.better
         }
 
@@ -211,7 +211,8 @@ class Segmentation(Judge):
 
     def verdicts(self, lines: Sequence[Line], groups: Tensor) -> dict[str, Found]:
         """Ratios of sums for the first two."""
-        columns = torch.tensor([[line[name] for name in self._PARTS] for line in lines])
+        counts = [[float(line[name]) for name in self._PARTS] for line in lines]
+        columns = torch.tensor(counts, dtype=torch.float64)  # single ones end at 16 million pixels
         return {
             "accuracy": bootstrap(columns, groups, lambda sums: sums[..., 0] / sums[..., 1]),
             "union": bootstrap(columns, groups, _mean_union),

@@ -88,7 +88,7 @@ class Asked:
         """
         if self.method.wanted:  # a backward pass belongs to one picture
             return [record_for(self.model, image, self.method, self.target) for image in images]
-        return capture_prepared(self.model, pixels, frames)
+        return capture_prepared(self.model, pixels, frames, values=False)
 
 
 @dataclass(frozen=True)

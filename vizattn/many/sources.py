@@ -10,7 +10,7 @@ from itertools import count, takewhile
 from pathlib import Path, PurePosixPath
 
 from vizattn.errors import ImageError
-from vizattn.export import plain_name
+from vizattn.files import plain_name
 
 # What is taken for a picture in folders and patterns; whatever is named outright is tried.
 PICTURES = frozenset(

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from vizattn.errors import ImageError, UnknownName
 from vizattn.explain import Explanation
-from vizattn.export import describe, file_stem, written_whole
+from vizattn.export import describe, file_stem
+from vizattn.files import written_whole
 from vizattn.frame import Frame
 from vizattn.heatmap import Heatmap
 from vizattn.many.frames import Clip, Encoder, Pixels

@@ -134,7 +134,7 @@ class Surveyor:
     def _records(
         self, _images: Sequence[Image.Image], pixels: Tensor, frames: Sequence[Frame]
     ) -> list[AttentionRecord]:
-        return capture_prepared(self.asked.model, pixels, frames)
+        return capture_prepared(self.asked.model, pixels, frames, values=False)
 
     def _seen(
         self, picture: Prepared, record: AttentionRecord | Failed, state: Identity

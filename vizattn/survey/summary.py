@@ -14,6 +14,7 @@ import numpy as np
 
 from vizattn import __version__
 from vizattn.errors import SurveyError
+from vizattn.files import written_whole
 from vizattn.many.prepare import Failed
 from vizattn.models import VisionModel
 from vizattn.survey.moments import Moments
@@ -94,9 +95,8 @@ def summarise(folder: Path, model: VisionModel, failed: Sequence[Failed] = ()) -
         _check_once(part, pictures)
         found = _with(found, part, model.label or model.name)
     if found is not None:
-        unfinished = folder / f".{NAME}.tmp"
-        unfinished.write_text(_text(found.plain(failed)), encoding="utf-8")
-        unfinished.replace(folder / NAME)
+        with written_whole(folder / NAME) as unfinished:
+            unfinished.write_text(_text(found.plain(failed)), encoding="utf-8")
     return found
 
 
