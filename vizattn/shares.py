@@ -59,7 +59,8 @@ class _Share:
 # For every call, the shares of its tensors by name; the last is that of the output.
 _Layout = list[dict[str, _Share]]
 
-# By model, and by the shape of its input, how it is read out and what is kept; None where it is one by one.
+# By model, and by the shape of its input, how it is read out and what is kept; None where pictures
+# are looked at one by one.
 _LAYOUTS: WeakKeyDictionary[nn.Module, dict[Any, _Layout | None]] = WeakKeyDictionary()
 
 
